@@ -1,0 +1,168 @@
+"""What came out of an attempt, as a value: it is made first, and only then told to the ledger."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import traceback
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+SUCCEEDED = "succeeded"
+FAILED = "failed"
+
+TRANSIENT = "transient"
+PERMANENT = "permanent"
+USER = "user"
+TIMEOUT = "timeout"
+WORKER_LOST = "worker_lost"
+CANCELLED = "cancelled"
+ERROR_CLASSES = (TRANSIENT, PERMANENT, USER, TIMEOUT, WORKER_LOST, CANCELLED)
+
+LINE_LENGTH = 500
+
+
+class PermanentError(Exception):
+    """The run cannot succeed, however often it is tried."""
+
+
+class BadArguments(TypeError):
+    """The target cannot be called with these arguments."""
+
+
+class UnknownTarget(Exception):
+    """This worker does not know the target."""
+
+
+class TimeLimitReached(Exception):
+    """The run took longer than its time limit."""
+
+
+class RunCancelled(Exception):
+    """The run was cancelled while it was running."""
+
+
+@dataclass(frozen=True)
+class LogPointer:
+    object: str
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    kind: str
+    started_at: datetime
+    finished_at: datetime
+    error_class: str | None = None
+    error_type: str | None = None
+    error_line: str | None = None
+    fingerprint: str | None = None
+    exit_code: int | None = None
+    result: Any = None
+    retry_after: float | None = None
+    log: LogPointer | None = None
+
+    @property
+    def succeeded(self) -> bool:
+        return self.kind == SUCCEEDED
+
+
+def classify(exception: BaseException) -> str:
+    if isinstance(exception, PermanentError):
+        return PERMANENT
+    if isinstance(exception, (BadArguments, UnknownTarget)):
+        return USER
+    if isinstance(exception, TimeLimitReached):
+        return TIMEOUT
+    if isinstance(exception, RunCancelled):
+        return CANCELLED
+    return TRANSIENT
+
+
+def failure(
+    exception: BaseException,
+    started_at: datetime,
+    finished_at: datetime,
+    *,
+    error_class: str | None = None,
+    retry_after: float | None = None,
+    exit_code: int | None = None,
+) -> Outcome:
+    return Outcome(
+        FAILED,
+        started_at,
+        finished_at,
+        error_class=error_class or classify(exception),
+        error_type=type_name(exception),
+        error_line=first_line(str(exception) or type(exception).__doc__ or ""),
+        fingerprint=fingerprint(exception),
+        retry_after=retry_after,
+        exit_code=exit_code,
+    )
+
+
+def stated_failure(
+    error_class: str,
+    error_type: str,
+    line: str,
+    started_at: datetime,
+    finished_at: datetime,
+    *,
+    exit_code: int | None = None,
+    retry_after: float | None = None,
+) -> Outcome:
+    """A failure nobody raised: an exit code, a status, a process that was killed."""
+    return Outcome(
+        FAILED,
+        started_at,
+        finished_at,
+        error_class=error_class,
+        error_type=error_type,
+        error_line=first_line(line),
+        fingerprint=_digest([error_type, without_numbers(first_line(line))]),
+        exit_code=exit_code,
+        retry_after=retry_after,
+    )
+
+
+def type_name(exception: BaseException) -> str:
+    kind = type(exception)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def first_line(text: str) -> str:
+    # PostgreSQL refuses NUL in text, and the message may hold anything.
+    lines = text.replace("\x00", "").strip().splitlines()
+    line = lines[0].strip() if lines else ""
+    return line if len(line) <= LINE_LENGTH else line[: LINE_LENGTH - 1] + "…"
+
+
+def fingerprint(exception: BaseException) -> str:
+    """The same for the same mistake: line numbers, addresses and counts in the message do not change it."""
+    frames = [
+        f"{_module_path(frame.filename)}:{frame.name}"
+        for frame in traceback.extract_tb(exception.__traceback__)
+        if "/celery/" not in frame.filename and "/sdk/" not in frame.filename
+    ]
+    return _digest([type_name(exception), without_numbers(first_line(str(exception))), *frames[-10:]])
+
+
+def without_numbers(text: str) -> str:
+    text = re.sub(r"0x[0-9a-fA-F]+|\b[0-9a-fA-F]{8,}\b", "#", text)
+    return re.sub(r"\d+", "#", text)
+
+
+def _module_path(filename: str) -> str:
+    """The last two parts: the rest differs between machines."""
+    return "/".join(filename.replace("\\", "/").split("/")[-2:])
+
+
+def _digest(parts: list[str]) -> str:
+    text = "\n".join(parts).encode("utf-8", "backslashreplace")
+    return hashlib.blake2b(text, digest_size=8).hexdigest()
+
+
+def now_utc() -> datetime:
+    return datetime.now(timezone.utc)
