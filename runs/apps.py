@@ -1,0 +1,7 @@
+from django.apps import AppConfig
+
+
+class RunsConfig(AppConfig):
+    name = "runs"
+    label = "beatkeeper_runs"
+    verbose_name = "Runs"

@@ -1,0 +1,62 @@
+"""What the database refuses, whoever asks: illegal moves, a second outcome, a lowered fencing token."""
+
+from datetime import datetime, timezone
+
+from django.conf import settings
+from django.db import migrations
+
+from runs import day_partitions
+from runs.states import final_moves_sql, live_moves_sql
+
+GUARDS = f"""
+ALTER TABLE beatkeeper_run ADD CONSTRAINT run_final_moves CHECK ({final_moves_sql()});
+ALTER TABLE beatkeeper_run ADD CONSTRAINT run_state_tells_finished CHECK ((state IS NULL) = (finished_at IS NULL));
+
+CREATE FUNCTION beatkeeper_refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION '%: %', TG_TABLE_NAME, TG_ARGV[0] USING ERRCODE = 'restrict_violation';
+END $$;
+
+CREATE TRIGGER live_run_moves BEFORE UPDATE OF state ON beatkeeper_live_run FOR EACH ROW
+    WHEN (OLD.state <> NEW.state AND (OLD.state::text, NEW.state::text) NOT IN ({live_moves_sql()}))
+    EXECUTE FUNCTION beatkeeper_refuse('this move is not in the table of legal moves');
+CREATE TRIGGER live_run_born BEFORE INSERT ON beatkeeper_live_run FOR EACH ROW
+    WHEN (NEW.state NOT IN ('ready', 'delayed', 'blocked'))
+    EXECUTE FUNCTION beatkeeper_refuse('a run begins as ready, delayed or blocked');
+CREATE TRIGGER live_run_token BEFORE UPDATE OF claim_seq ON beatkeeper_live_run FOR EACH ROW
+    WHEN (NEW.claim_seq < OLD.claim_seq)
+    EXECUTE FUNCTION beatkeeper_refuse('claim_seq is never lowered');
+CREATE TRIGGER run_final_is_final BEFORE UPDATE ON beatkeeper_run FOR EACH ROW
+    WHEN (OLD.state IS NOT NULL)
+    EXECUTE FUNCTION beatkeeper_refuse('a finished run never changes');
+CREATE UNIQUE INDEX live_run_claim_token_once ON beatkeeper_live_run (claim_token) WHERE claim_token IS NOT NULL;
+
+ALTER TABLE beatkeeper_live_run SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02,
+    autovacuum_vacuum_cost_delay = 0);
+ALTER TABLE beatkeeper_job_clock SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02);
+ALTER TABLE beatkeeper_worker_node SET (fillfactor = 50);
+"""
+UNDO = """
+DROP TRIGGER live_run_moves ON beatkeeper_live_run;
+DROP TRIGGER live_run_born ON beatkeeper_live_run;
+DROP TRIGGER live_run_token ON beatkeeper_live_run;
+DROP TRIGGER run_final_is_final ON beatkeeper_run;
+DROP FUNCTION beatkeeper_refuse();
+DROP INDEX live_run_claim_token_once;
+ALTER TABLE beatkeeper_run DROP CONSTRAINT run_final_moves;
+ALTER TABLE beatkeeper_run DROP CONSTRAINT run_state_tells_finished;
+"""
+
+
+def make_partitions(apps, schema_editor):
+    with schema_editor.connection.cursor() as cursor:
+        today = datetime.now(timezone.utc).date()
+        day_partitions.ensure(cursor, today, settings.HOT_PERIOD_DAYS, settings.PARTITIONS_AHEAD_DAYS)
+
+
+class Migration(migrations.Migration):
+    dependencies = [("beatkeeper_runs", "0001_initial")]
+    operations = [
+        migrations.RunSQL(GUARDS, UNDO),
+        migrations.RunPython(make_partitions, migrations.RunPython.noop),
+    ]

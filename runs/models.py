@@ -1,0 +1,280 @@
+"""What happened and is happening. Written by runs/transitions and the ledger, read by everybody."""
+
+import uuid
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
+
+from runs.states import FinalState, LiveState, Trigger
+
+
+class ErrorClass(models.TextChoices):
+    TRANSIENT = "transient"
+    PERMANENT = "permanent"
+    USER = "user"
+    TIMEOUT = "timeout"
+    WORKER_LOST = "worker_lost"
+    CANCELLED = "cancelled"
+
+
+class Ending(models.Model):
+    """How something ended and where its log lies; the same columns for a run and for an attempt."""
+
+    error_class = models.CharField(max_length=12, choices=ErrorClass.choices, blank=True, db_default="")
+    error_type = models.CharField(max_length=200, blank=True, db_default="")
+    error_line = models.TextField(blank=True, db_default="")
+    fingerprint = models.CharField(max_length=32, blank=True, db_default="")
+    exit_code = models.IntegerField(null=True)
+    log_object = models.TextField(blank=True, db_default="")
+    log_offset = models.BigIntegerField(null=True)
+    log_length = models.BigIntegerField(null=True)
+
+    class Meta:
+        abstract = True
+
+
+class Run(Ending):
+    """One occurrence of a job, one partition a day. Inserted once, updated once: when it ends."""
+
+    id = models.UUIDField(primary_key=True)
+    tenant = models.ForeignKey(
+        "beatkeeper_jobs.Tenant", models.DO_NOTHING, db_constraint=False, db_index=False
+    )
+    job = models.ForeignKey("beatkeeper_jobs.Job", models.DO_NOTHING, db_constraint=False, db_index=False)
+    version = models.PositiveIntegerField()
+    pool = models.ForeignKey("beatkeeper_jobs.Pool", models.DO_NOTHING, db_constraint=False, db_index=False)
+    trigger = models.CharField(max_length=8, choices=Trigger.choices)
+    planned_at = models.DateTimeField()
+    created_at = models.DateTimeField(db_default=Now())
+    priority = models.PositiveSmallIntegerField()
+    input = models.JSONField(null=True)
+    retry_of = models.UUIDField(null=True)
+    requested_by = models.CharField(max_length=200, blank=True, db_default="")
+    traceparent = models.CharField(max_length=60, blank=True, db_default="")
+    state = models.CharField(max_length=9, choices=FinalState.choices, null=True)  # noqa: DJ001 - null: not ended
+    ended_from = models.CharField(max_length=16, blank=True, db_default="")
+    reason = models.TextField(blank=True, db_default="")
+    attempts = models.PositiveIntegerField(db_default=0)
+    started_at = models.DateTimeField(null=True)
+    finished_at = models.DateTimeField(null=True)
+    result = models.JSONField(null=True)
+
+    class Meta:
+        db_table = "beatkeeper_run"
+        # Written in SQL by the first migration: the table is partitioned, which Django cannot say.
+        indexes = [
+            models.Index(fields=["job", "-id"], name="run_of_job_idx"),
+            models.Index(fields=["tenant", "-id"], name="run_of_tenant_idx"),
+        ]
+
+    def __str__(self) -> str:
+        return str(self.id)
+
+
+class LiveRun(models.Model):
+    """A run without an outcome: one slim row, deleted by the statement that ends it (R3)."""
+
+    run = models.OneToOneField(
+        Run, models.DO_NOTHING, primary_key=True, db_column="id", db_constraint=False, related_name="live"
+    )
+    tenant = models.ForeignKey(
+        "beatkeeper_jobs.Tenant", models.DO_NOTHING, db_constraint=False, db_index=False
+    )
+    pool = models.ForeignKey("beatkeeper_jobs.Pool", models.DO_NOTHING, db_constraint=False, db_index=False)
+    job = models.ForeignKey("beatkeeper_jobs.Job", models.DO_NOTHING, db_constraint=False, db_index=False)
+    version = models.PositiveIntegerField()
+    trigger = models.CharField(max_length=8, choices=Trigger.choices)
+    planned_at = models.DateTimeField()
+    priority = models.PositiveSmallIntegerField()
+    available_at = models.DateTimeField()
+    # Milliseconds: available_at less what the priority is worth. It never changes with time (design: rank).
+    rank = models.BigIntegerField()
+    state = models.CharField(max_length=16, choices=LiveState.choices)
+    reason = models.CharField(max_length=40, blank=True, db_default="")
+    target_key = models.CharField(max_length=200)
+    input = models.JSONField(null=True)
+    gated = models.BooleanField(db_default=False)
+    # Counts against the retry policy; claim_seq is the fencing token, which nothing ever lowers (R1).
+    attempt = models.PositiveIntegerField(db_default=0)
+    losses = models.PositiveSmallIntegerField(db_default=0)
+    claim_seq = models.PositiveIntegerField(db_default=0)
+    claim_token = models.UUIDField(null=True)
+    claimed_at = models.DateTimeField(null=True)
+    worker = models.UUIDField(null=True)
+    placed_worker = models.UUIDField(null=True)
+    pending = models.PositiveSmallIntegerField(db_default=0)
+    queued_at = models.DateTimeField(null=True)
+    started_at = models.DateTimeField(null=True)
+    cancel_requested_at = models.DateTimeField(null=True)
+    cancel_reason = models.TextField(blank=True, db_default="")
+    wake_at = models.DateTimeField(null=True)
+    traceparent = models.CharField(max_length=60, blank=True, db_default="")
+
+    class Meta:
+        db_table = "beatkeeper_live_run"
+        constraints = [
+            models.CheckConstraint(condition=Q(state__in=LiveState.values), name="live_run_state_known"),
+            models.CheckConstraint(
+                condition=~Q(state="running")
+                | Q(worker__isnull=False, claim_token__isnull=False, claimed_at__isnull=False),
+                name="live_run_running_has_claim",
+            ),
+            models.CheckConstraint(
+                condition=~Q(state="delayed") | Q(wake_at__isnull=False), name="live_run_delayed_wakes"
+            ),
+        ]
+        indexes = [
+            models.Index(
+                fields=["pool", "tenant", "rank"], condition=Q(state="ready"), name="live_run_ready_idx"
+            ),
+            models.Index(
+                fields=["pool", "tenant", "rank", "queued_at"],
+                condition=Q(state="queued"),
+                name="live_run_queued_idx",
+            ),
+            models.Index(fields=["worker"], condition=Q(state="running"), name="live_run_claims_idx"),
+            models.Index(fields=["wake_at"], condition=Q(wake_at__isnull=False), name="live_run_wake_idx"),
+            models.Index(fields=["job", "state"], name="live_run_job_idx"),
+            models.Index(fields=["reason", "job"], condition=Q(state="blocked"), name="live_run_blocked_idx"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.run_id} {self.state}"
+
+
+class AttemptOutcome(models.TextChoices):
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    TIMEOUT = "timeout"
+    LOST = "lost"
+    CANCELLED = "cancelled"
+    GIVEN_BACK = "given_back"
+
+
+class Attempt(Ending):
+    """One finished try, written by the statement that ends it. A repeated report is recognised by its id."""
+
+    id = models.UUIDField(primary_key=True)
+    run = models.ForeignKey(Run, models.DO_NOTHING, db_constraint=False, db_index=False)
+    tenant = models.ForeignKey(
+        "beatkeeper_jobs.Tenant", models.DO_NOTHING, db_constraint=False, db_index=False
+    )
+    number = models.PositiveIntegerField()
+    claim_seq = models.PositiveIntegerField()
+    worker = models.UUIDField()
+    worker_name = models.CharField(max_length=200, blank=True, db_default="")
+    started_at = models.DateTimeField()
+    finished_at = models.DateTimeField()
+    outcome = models.CharField(max_length=10, choices=AttemptOutcome.choices)
+    next_state = models.CharField(max_length=16)
+
+    class Meta:
+        db_table = "beatkeeper_attempt"
+        indexes = [models.Index(fields=["run", "claim_seq"], name="attempt_of_run_idx")]
+
+    def __str__(self) -> str:
+        return f"attempt {self.number}"
+
+
+class MissedSpan(models.Model):
+    """Planned times of [from_at, to_at) that got no run of their own, and why (promise 3)."""
+
+    id = models.BigAutoField(primary_key=True)
+    tenant = models.ForeignKey("beatkeeper_jobs.Tenant", models.CASCADE)
+    job = models.ForeignKey("beatkeeper_jobs.Job", models.CASCADE, related_name="missed_spans")
+    version = models.PositiveIntegerField()
+    from_at = models.DateTimeField()
+    to_at = models.DateTimeField()
+    reason = models.CharField(max_length=40)
+    policy = models.CharField(max_length=8)
+    cursor = models.DateTimeField(null=True)
+    count = models.BigIntegerField(null=True)
+    created_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        db_table = "beatkeeper_missed_span"
+        constraints = [
+            models.CheckConstraint(condition=Q(from_at__lt=models.F("to_at")), name="missed_span_not_empty")
+        ]
+        indexes = [models.Index(fields=["job", "-from_at"], name="missed_span_job_idx")]
+
+    def __str__(self) -> str:
+        return f"{self.from_at} to {self.to_at}: {self.reason}"
+
+
+class JobGate(models.Model):
+    """Of a job with a limit. Dispatch, report and release lock it before they count (R15)."""
+
+    job = models.OneToOneField("beatkeeper_jobs.Job", models.CASCADE, primary_key=True, related_name="gate")
+    max_running = models.PositiveIntegerField()
+
+    class Meta:
+        db_table = "beatkeeper_job_gate"
+
+    def __str__(self) -> str:
+        return f"at most {self.max_running}"
+
+
+class Lane(models.Model):
+    """Where the runs of one tenant in one pool queue. A reason here stops the lane, not each of its runs."""
+
+    id = models.AutoField(primary_key=True)
+    pool = models.ForeignKey("beatkeeper_jobs.Pool", models.CASCADE, related_name="lanes")
+    tenant = models.ForeignKey("beatkeeper_jobs.Tenant", models.CASCADE, related_name="lanes")
+    queue = models.CharField(max_length=120)
+    window = models.PositiveIntegerField(db_default=0)
+    tokens = models.FloatField(null=True)
+    tokens_at = models.DateTimeField(null=True)
+    day = models.DateField(null=True)
+    day_count = models.BigIntegerField(db_default=0)
+    share = models.FloatField(db_default=0)
+    reason = models.CharField(max_length=40, blank=True, db_default="")
+    created_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        db_table = "beatkeeper_lane"
+        constraints = [models.UniqueConstraint(fields=["pool", "tenant"], name="lane_once")]
+
+    def __str__(self) -> str:
+        return self.queue
+
+
+class NodeState(models.TextChoices):
+    ACTIVE = "active"
+    DRAINING = "draining"
+    SUSPECT = "suspect"
+    LOST = "lost"
+    LEFT = "left"
+
+
+class WorkerNode(models.Model):
+    """One incarnation of a worker. The lease is the node's, not the run's (R24)."""
+
+    incarnation = models.UUIDField(primary_key=True, default=uuid.uuid4)
+    name = models.CharField(max_length=200)
+    pool = models.ForeignKey("beatkeeper_jobs.Pool", models.CASCADE, related_name="nodes")
+    host = models.CharField(max_length=200)
+    pid = models.IntegerField()
+    slots = models.PositiveIntegerField()
+    busy = models.PositiveIntegerField(db_default=0)
+    foreign_busy = models.PositiveIntegerField(db_default=0)
+    known_targets = ArrayField(models.CharField(max_length=200), default=list)
+    resources = models.JSONField(default=dict)
+    region = models.CharField(max_length=60, blank=True, db_default="")
+    state = models.CharField(max_length=8, choices=NodeState.choices, db_default=NodeState.ACTIVE)
+    version = models.CharField(max_length=40, blank=True, db_default="")
+    started_at = models.DateTimeField(db_default=Now())
+    beat_no = models.BigIntegerField(db_default=0)
+    last_beat_at = models.DateTimeField(db_default=Now())
+    previous_beat_at = models.DateTimeField(db_default=Now())
+    held = ArrayField(models.UUIDField(), default=list)
+    held_until = models.DateTimeField(null=True)
+
+    class Meta:
+        db_table = "beatkeeper_worker_node"
+        indexes = [models.Index(fields=["pool", "state"], name="worker_node_pool_idx")]
+
+    def __str__(self) -> str:
+        return self.name

@@ -1,0 +1,68 @@
+"""The states of a run and the moves between them: the one table the code reads and the database enforces."""
+
+from django.db import models
+
+
+class LiveState(models.TextChoices):
+    """Of a LiveRun: a run without an outcome."""
+
+    DELAYED = "delayed"
+    READY = "ready"
+    QUEUED = "queued"
+    RUNNING = "running"
+    WAITING_CALLBACK = "waiting_callback"
+    BLOCKED = "blocked"
+
+
+class FinalState(models.TextChoices):
+    """Of a Run: final is final. A retry of a finished run is a new run that points to it."""
+
+    SUCCEEDED = "succeeded"
+    DEAD = "dead"
+    CANCELLED = "cancelled"
+    SKIPPED = "skipped"
+
+
+class Trigger(models.TextChoices):
+    SCHEDULE = "schedule"
+    CATCH_UP = "catch_up"
+    MANUAL = "manual"
+    RETRY = "retry"
+
+
+# Runs at a planned time: they share one identity and count for the overlap policy.
+PLANNED = (Trigger.SCHEDULE, Trigger.CATCH_UP)
+# Runs that hold one of the places of a lane or of a job with a limit.
+OCCUPYING = (LiveState.QUEUED, LiveState.RUNNING, LiveState.WAITING_CALLBACK)
+
+LIVE_MOVES: dict[LiveState, frozenset[LiveState]] = {
+    LiveState.DELAYED: frozenset({LiveState.READY}),
+    LiveState.READY: frozenset({LiveState.QUEUED, LiveState.BLOCKED, LiveState.DELAYED}),
+    LiveState.QUEUED: frozenset({LiveState.RUNNING, LiveState.READY}),
+    LiveState.RUNNING: frozenset({LiveState.DELAYED, LiveState.READY, LiveState.WAITING_CALLBACK}),
+    LiveState.WAITING_CALLBACK: frozenset({LiveState.DELAYED, LiveState.READY}),
+    LiveState.BLOCKED: frozenset({LiveState.READY}),
+}
+# Where each outcome may come from. An empty `ended_from` is a run that was born with its outcome.
+BORN = ""
+FINAL_MOVES: dict[FinalState, frozenset[str]] = {
+    FinalState.SUCCEEDED: frozenset({LiveState.RUNNING, LiveState.WAITING_CALLBACK}),
+    FinalState.DEAD: frozenset({LiveState.RUNNING, LiveState.WAITING_CALLBACK}),
+    FinalState.CANCELLED: frozenset(LiveState.values),
+    FinalState.SKIPPED: frozenset({BORN, LiveState.DELAYED, LiveState.READY, LiveState.BLOCKED}),
+}
+
+
+def live_moves_sql() -> str:
+    """`(old, new)` pairs for the trigger on beatkeeper_live_run."""
+    pairs = sorted((old, new) for old, news in LIVE_MOVES.items() for new in news)
+    return ", ".join(f"('{old}', '{new}')" for old, new in pairs)
+
+
+def final_moves_sql() -> str:
+    """The condition that ties an outcome to the state it came from."""
+    lines = []
+    for final, origins in FINAL_MOVES.items():
+        listed = ", ".join(f"'{origin}'" for origin in sorted(origins))
+        lines.append(f"(state = '{final}' AND ended_from IN ({listed}))")
+    return "state IS NULL OR " + " OR ".join(sorted(lines))

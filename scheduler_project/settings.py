@@ -1,0 +1,150 @@
+"""Settings. Everything that differs between installations comes from the environment (docs/settings.md)."""
+
+import os
+from pathlib import Path
+
+from django.core.exceptions import ImproperlyConfigured
+
+from scheduler_project import env
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+
+DEBUG = env.boolean("BEATKEEPER_DEBUG", False)
+SECRET_KEY = env.text("SECRET_KEY")
+if not SECRET_KEY:
+    raise ImproperlyConfigured("SECRET_KEY is not set: put a long random text into the environment")
+ALLOWED_HOSTS = env.names("BEATKEEPER_ALLOWED_HOSTS", "localhost,127.0.0.1,[::1]")
+CSRF_TRUSTED_ORIGINS = env.names("BEATKEEPER_TRUSTED_ORIGINS")
+
+_database = env.database("DATABASE_URL")
+if _database is None:
+    raise ImproperlyConfigured(
+        "DATABASE_URL is not set: use postgresql://user:password@host:5432/name, or start with `make up`"
+    )
+# Works behind a transaction pooler: no server-side cursors, no prepared statements (R32).
+_database["DISABLE_SERVER_SIDE_CURSORS"] = True
+_database["CONN_MAX_AGE"] = env.integer("BEATKEEPER_CONN_MAX_AGE", 60, 0, 86_400)
+_database["CONN_HEALTH_CHECKS"] = True
+DATABASES = {"default": _database}
+DATABASE_URL = env.text("DATABASE_URL")
+# Schedulers hold session locks and therefore go past a pooler.
+DATABASE_DIRECT_URL = env.url("DATABASE_DIRECT_URL", DATABASE_URL, ("postgresql", "postgres"))
+CELERY_BROKER_URL = env.url("CELERY_BROKER_URL", "", ("amqp", "amqps", "pyamqp"))
+LOG_STORE_URL = env.url("LOG_STORE_URL", f"file://{BASE_DIR}/var/logs", ("file",))
+
+INSTALLED_APPS = [
+    "unfold",
+    "unfold.contrib.filters",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "django.contrib.postgres",
+    "rest_framework",
+    "django_filters",
+    "drf_spectacular",
+    "auditlog.apps.AuditlogConfig",
+    "jobs.apps.JobsConfig",
+    "runs.apps.RunsConfig",
+]
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+ROOT_URLCONF = "scheduler_project.urls"
+WSGI_APPLICATION = "scheduler_project.wsgi.application"
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+]
+LANGUAGE_CODE = "en"
+USE_I18N = False
+USE_TZ = True
+TIME_ZONE = "UTC"
+STATIC_URL = "static/"
+STATIC_ROOT = env.text("BEATKEEPER_STATIC_ROOT", str(BASE_DIR / "static_collected"))
+WHITENOISE_USE_FINDERS = True
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+SECURE_CONTENT_TYPE_NOSNIFF = True
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = env.boolean("BEATKEEPER_SECURE_COOKIES", False)
+DATA_UPLOAD_MAX_MEMORY_SIZE = 1024 * 1024
+
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": ["jobs.api.authentication.ApiKeyAuthentication"],
+    "DEFAULT_PERMISSION_CLASSES": ["jobs.api.authentication.RolePermission"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "DEFAULT_PAGINATION_CLASS": "scheduler_project.api.NewestFirst",
+    "DEFAULT_FILTER_BACKENDS": ["django_filters.rest_framework.DjangoFilterBackend"],
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "EXCEPTION_HANDLER": "scheduler_project.api.problem",
+    "UNAUTHENTICATED_USER": None,
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Beatkeeper",
+    "DESCRIPTION": "Register jobs; each planned time has exactly one run and an outcome.",
+    "VERSION": "v1",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SERVE_AUTHENTICATION": [],
+    "SERVE_PERMISSIONS": [],
+}
+UNFOLD = {"SITE_TITLE": "Beatkeeper", "SITE_HEADER": "Beatkeeper", "SITE_SYMBOL": "schedule"}
+
+# Times that decide who may work on a run. Tests shorten them; they keep their order.
+LEASE_SECONDS = env.seconds("BEATKEEPER_LEASE_SECONDS", 30, 2, 3600)
+BEAT_SECONDS = env.seconds("BEATKEEPER_BEAT_SECONDS", 5, 0.2, 600)
+FENCE_MARGIN_SECONDS = env.seconds("BEATKEEPER_FENCE_MARGIN_SECONDS", 5, 0.5, 600)
+if BEAT_SECONDS + FENCE_MARGIN_SECONDS >= LEASE_SECONDS:
+    raise ImproperlyConfigured(
+        "BEATKEEPER_LEASE_SECONDS must be above BEATKEEPER_BEAT_SECONDS + BEATKEEPER_FENCE_MARGIN_SECONDS"
+    )
+FEED_AFTER_SECONDS = env.seconds("BEATKEEPER_FEED_AFTER_SECONDS", 1, 0, 60)
+STARVATION_BOUND_SECONDS = env.integer("BEATKEEPER_STARVATION_BOUND", 300, 1, 86_400)
+MISFIRE_GRACE_SECONDS = env.seconds("BEATKEEPER_MISFIRE_GRACE_SECONDS", 60, 5, 3600)
+HOT_PERIOD_DAYS = env.integer("BEATKEEPER_HOT_PERIOD_DAYS", 30, 3, 400)
+PARTITIONS_AHEAD_DAYS = env.integer("BEATKEEPER_PARTITIONS_AHEAD_DAYS", 14, 8, 100)
+DEDICATED_QUEUES = env.integer("BEATKEEPER_DEDICATED_QUEUES", 200, 1, 10_000)
+MAX_WORKER_LOSSES = env.integer("BEATKEEPER_MAX_WORKER_LOSSES", 3, 1, 100)
+SPOOL_DIR = env.text("BEATKEEPER_SPOOL_DIR", str(BASE_DIR / "var" / "spool"))
+POOL = env.text("BEATKEEPER_POOL", "default")
+QUEUE_PREFIX = env.text("BEATKEEPER_QUEUE_PREFIX", "bk")
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {
+        "handlers": ["stderr"],
+        "level": env.choice("BEATKEEPER_LOG_LEVEL", "INFO", ("DEBUG", "INFO", "WARNING", "ERROR")),
+    },
+}
+
+if SENTRY_DSN := env.url("SENTRY_DSN", "", ("https", "http")):
+    import sentry_sdk
+
+    sentry_sdk.init(dsn=SENTRY_DSN, send_default_pii=False)
+
+os.environ.setdefault("CELERY_APP", "scheduler_project")
