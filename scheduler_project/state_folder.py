@@ -1,0 +1,163 @@
+"""The folder in which a machine's own Beatkeeper keeps its database, secrets and logs."""
+
+import fcntl
+import hashlib
+import os
+import pwd
+import secrets
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+SYSTEM_FOLDER = Path("/var/lib/beatkeeper")
+
+
+class CannotStart(Exception):
+    """Starting is impossible for a reason that the person at the terminal can remove."""
+
+
+class AlreadyRunning(CannotStart):
+    """Another process holds the lock file."""
+
+    def __init__(self, path: Path, pid: int | None) -> None:
+        super().__init__(f"{path.parent} is in use by another copy (process {pid or 'unknown'})")
+        self.pid = pid
+
+
+@dataclass(frozen=True)
+class Account:
+    """Somebody else to run a program as; PostgreSQL refuses to run as root."""
+
+    name: str
+    uid: int
+    gid: int
+
+    def can_enter(self, folder: Path) -> bool:
+        """Asked of the system itself: permissions, access lists and mounts all have their say."""
+        probe = ["/bin/sh", "-c", 'cd "$0"', str(folder)]
+        answer = subprocess.run(probe, capture_output=True, cwd="/", **as_account(self))
+        return answer.returncode == 0
+
+
+def as_account(account: Account | None) -> dict[str, object]:
+    """The arguments of subprocess that change the user; none when we stay who we are."""
+    if account is None:
+        return {}
+    return {"user": account.uid, "group": account.gid, "extra_groups": []}
+
+
+def unprivileged_account() -> Account | None:
+    """None when we are not root and need nobody else."""
+    if os.geteuid() != 0:
+        return None
+    for name in ("postgres", "nobody"):
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        return Account(name, entry.pw_uid, entry.pw_gid)
+    raise CannotStart(
+        "PostgreSQL refuses to run as root and this machine has neither the user postgres nor nobody: "
+        "start as another user, or set DATABASE_URL"
+    )
+
+
+def choose(checkout: Path, wanted: str, account: Account | None) -> Path:
+    """The folder asked for, else var/ in the checkout, else (root, in a closed home) one of the system's.
+
+    No permission of an existing folder is changed to make one of them fit.
+    """
+    if wanted:
+        folder = Path(wanted).expanduser().absolute()
+        if account and not _prepare(folder, account):
+            raise CannotStart(
+                f"{folder} cannot be entered by the user {account.name}, who runs PostgreSQL there"
+            )
+    else:
+        folder = checkout / "var"
+        if account and not _prepare(folder, account):
+            digest = hashlib.sha256(bytes(checkout)).hexdigest()[:8]
+            folder = SYSTEM_FOLDER / f"{checkout.name}-{digest}"
+    _prepare(folder, account)
+    return folder
+
+
+def _prepare(folder: Path, account: Account | None) -> bool:
+    """Make sure that we can write there; False when the account cannot enter it."""
+    try:
+        make_folder(folder, 0o755 if account else 0o700)
+        probe = folder / f".writable-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise CannotStart(
+            f"cannot write to {folder} ({error.strerror}): "
+            "name another folder with --state-dir or BEATKEEPER_STATE_DIR"
+        ) from None
+    return account is None or account.can_enter(folder)
+
+
+def make_folder(folder: Path, mode: int) -> None:
+    """Missing folders above it as well; those that exist keep their permissions, whatever the umask."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    for path in reversed(missing):
+        path.mkdir(exist_ok=True)
+        path.chmod(mode)
+
+
+class LockFile:
+    """Held by one living process at a time; the system lets go of it however that process ends."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor = -1
+
+    def __enter__(self) -> Self:
+        self.take()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def take(self) -> None:
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise AlreadyRunning(self.path, self._written_pid()) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        """The file stays: removing it would let two processes lock two files of one name."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def holder(self) -> int | None:
+        """The process that holds the lock now."""
+        try:
+            with LockFile(self.path):
+                return None
+        except AlreadyRunning as running:
+            return running.pid
+        except FileNotFoundError:
+            return None
+
+    def _written_pid(self) -> int | None:
+        text = self.path.read_text().strip()
+        return int(text) if text.isdigit() else None
+
+
+def secret_key(folder: Path) -> str:
+    """Made once; sessions and signatures survive a restart."""
+    path = folder / "secret_key"
+    if not path.exists():
+        new = folder / f"secret_key.{os.getpid()}"
+        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            file.write(secrets.token_urlsafe(48))
+        new.replace(path)
+    return path.read_text().strip()
