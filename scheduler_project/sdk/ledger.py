@@ -1,0 +1,128 @@
+"""What a worker says to the platform and hears from it. One interface, whatever carries it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Protocol
+from uuid import UUID
+
+from .outcomes import Outcome
+from .retries import Verdict
+
+
+class LedgerUnavailable(Exception):
+    """The ledger gave no answer; what was asked may or may not have happened."""
+
+
+class LedgerRefused(Exception):
+    """The ledger answered that this cannot be, however often it is asked."""
+
+
+@dataclass(frozen=True)
+class WorkerInfo:
+    """One incarnation: a new one for every start of a worker, and after every loss."""
+
+    incarnation: UUID
+    name: str
+    pool: str
+    host: str
+    pid: int
+    slots: int
+    known_targets: Sequence[str]
+    version: str = ""
+    region: str = ""
+
+
+@dataclass(frozen=True)
+class Lane:
+    """Where the runs of one tenant in one pool queue."""
+
+    id: int
+    pool_id: int
+    tenant_id: int
+    queue: str
+
+
+@dataclass(frozen=True)
+class Beat:
+    """Beats are serial: a beat is composed after the one before was answered or given up.
+
+    `held` lists the claim token of every slot that asks, works or reports. `answered` is the number of the
+    last beat that got its answer: only that one proves that a later list is complete for older claims.
+    """
+
+    incarnation: UUID
+    number: int
+    answered: int
+    slots: int
+    busy: int
+    foreign_busy: int
+    held: Sequence[UUID]
+    draining: bool
+    lanes_after: int = 0
+    feed_after: float = 1.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`known` is False when the incarnation is not ours any more: stop everything, begin a new one."""
+
+    known: bool
+    cancels: list[UUID] = field(default_factory=list)
+    gone: list[UUID] = field(default_factory=list)
+    lanes: list[Lane] = field(default_factory=list)
+    work: list[Lane] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The right to work on a run, and all that is needed to do so."""
+
+    run_id: UUID
+    claim_seq: int
+    token: UUID
+    incarnation: UUID
+    attempt: int
+    job_id: UUID
+    job_name: str
+    version: int
+    tenant_id: int
+    tenant: str
+    trigger: str
+    planned_at: datetime
+    claimed_at: datetime
+    target: dict[str, Any]
+    input: dict[str, Any] | None
+    timeout: float
+    retry: dict[str, Any]
+    gated: bool
+    allowed_hosts: list[str]
+    traceparent: str = ""
+
+
+class Ledger(Protocol):
+    def register(self, info: WorkerInfo) -> list[Lane]:
+        """Makes the incarnation known and returns the lanes of its pool."""
+
+    def heartbeat(self, beat: Beat) -> Answer: ...
+
+    def claim(
+        self, incarnation: UUID, token: UUID, lane: Lane, known: Sequence[str], again: bool = False
+    ) -> Claim | None:
+        """The lane's next run, or None. After a lost answer ask `again` with the same token."""
+
+    def report(self, claim: Claim, outcome: Outcome, verdict: Verdict) -> str | None:
+        """The run's new state, also when this report was heard before; None: the claim was no longer ours."""
+
+    def give_back(self, claim: Claim) -> str | None:
+        """The run goes back untried: the attempt does not count, the token is never used again."""
+
+    def leave(self, incarnation: UUID) -> None:
+        """A clean stop: nothing is held any more."""
+
+    def declare(self, pool: str, tenant: str, declarations: Sequence[dict[str, Any]]) -> None: ...
+
+    def declaration_errors(self, tenant: str, names: Sequence[str]) -> dict[str, str]:
+        """What was wrong with the declarations that have been looked at and refused."""
