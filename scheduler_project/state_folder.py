@@ -8,7 +8,7 @@ import secrets
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Self, TypedDict
 
 SYSTEM_FOLDER = Path("/var/lib/beatkeeper")
 
@@ -40,8 +40,15 @@ class Account:
         return answer.returncode == 0
 
 
-def as_account(account: Account | None) -> dict[str, object]:
-    """The arguments of subprocess that change the user; none when we stay who we are."""
+class ChangedUser(TypedDict, total=False):
+    """The arguments of subprocess that change the user."""
+
+    user: int
+    group: int
+    extra_groups: list[int]
+
+
+def as_account(account: Account | None) -> ChangedUser:
     if account is None:
         return {}
     return {"user": account.uid, "group": account.gid, "extra_groups": []}
