@@ -28,7 +28,7 @@ from scheduler_project.supervised_process import die_with_parent, last_lines
 USER = DATABASE = "beatkeeper"
 # sun_path holds 108 bytes including the final zero; on macOS 104.
 LONGEST_SOCKET_PATH = 103
-SOCKET_NAME = ".s.PGSQL.5432"
+PORT = 5432
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0
 
@@ -44,13 +44,17 @@ class EmbeddedPostgres:
         binaries: Path | None = None,
         options: Mapping[str, str] | None = None,
         auth_host: str = "reject",
+        port: int = PORT,
     ) -> None:
         self.folder = folder
         self.account = account
         self.cluster = folder / "cluster"
         self.data = self.cluster / "data"
         self.log = folder / "postgresql.log"
-        self.options = {"listen_addresses": ""} | dict(options or {})
+        self.options = {"listen_addresses": "", "port": str(port)} | dict(options or {})
+        # On a socket the port is but a part of the file's name.
+        self._port = port
+        self._socket_name = f".s.PGSQL.{port}"
         self._auth_host = auth_host
         self._given_binaries = binaries
         self._binaries = Path()
@@ -75,7 +79,7 @@ class EmbeddedPostgres:
             raise
 
     def url(self, database: str = DATABASE) -> str:
-        return f"postgresql://{USER}@/{database}?host={quote(str(self._sockets), safe='/')}&port=5432"
+        return f"postgresql://{USER}@/{database}?host={quote(str(self._sockets), safe='/')}&port={self._port}"
 
     @property
     def pid(self) -> int | None:
@@ -117,7 +121,7 @@ class EmbeddedPostgres:
     def _socket_folder(self) -> Path:
         """Beside the data where its path is short enough, else in the system's temporary folder."""
         beside = self.cluster / "socket"
-        if len(os.fsencode(beside / SOCKET_NAME)) > LONGEST_SOCKET_PATH:
+        if len(os.fsencode(beside / self._socket_name)) > LONGEST_SOCKET_PATH:
             identity = self.cluster.stat()
             beside = Path(gettempdir()) / f"beatkeeper-{identity.st_dev:x}-{identity.st_ino:x}"
         owner = self.account.uid if self.account else os.geteuid()
@@ -189,7 +193,7 @@ class EmbeddedPostgres:
             if not _wait(lambda: not _anybody_works_in(self.data), 10.0):
                 raise CannotStart(f"a server that died left a process working in {self.data}: end it first")
             pid_file.unlink()
-            (self._sockets / f"{SOCKET_NAME}.lock").unlink(missing_ok=True)
+            (self._sockets / f"{self._socket_name}.lock").unlink(missing_ok=True)
         return None
 
     def _launch(self) -> None:

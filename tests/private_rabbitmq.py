@@ -1,0 +1,204 @@
+"""A RabbitMQ for tests that stop it, purge it or need one to themselves."""
+
+import os
+import pwd
+import resource
+import secrets
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+from tempfile import mkdtemp
+from types import TracebackType
+from typing import Self
+
+import amqp
+
+from scheduler_project.state_folder import Account, as_account
+from scheduler_project.supervised_process import die_with_parent, last_lines
+from tests.ports import answers, free_port
+from tests.waiting import wait_until
+
+# Not Debian's wrapper in /usr/sbin: it insists on its own user and its own cookie.
+SYSTEM_BINARIES = ("/usr/lib/rabbitmq/bin", "/opt/homebrew/opt/rabbitmq/sbin", "/usr/local/sbin")
+CONFIGURATION = """\
+listeners.tcp.1 = 127.0.0.1:{port}
+disk_free_limit.absolute = 50MB
+log.console = true
+log.console.level = warning
+log.file = false
+"""
+
+
+def system_binaries() -> Path | None:
+    for folder in map(Path, SYSTEM_BINARIES):
+        if (folder / "rabbitmq-server").exists():
+            return folder
+    return None
+
+
+def rabbitmq_account() -> Account | None:
+    if os.geteuid() != 0:
+        return None
+    try:
+        entry = pwd.getpwnam("rabbitmq")
+    except KeyError:
+        return None
+    return Account("rabbitmq", entry.pw_uid, entry.pw_gid)
+
+
+class PrivateRabbitMQ:
+    """A node, ports, folders, cookie and port mapper of its own; `stop` or `kill` and `start` keep the data."""
+
+    def __init__(self) -> None:
+        binaries = system_binaries()
+        if binaries is None:
+            raise FileNotFoundError("rabbitmq-server is not installed")
+        self._binaries = binaries
+        self._account = rabbitmq_account()
+        self.port = free_port()
+        self.folder = Path(mkdtemp(prefix=f"bk-mq-{os.environ.get('BEATKEEPER_TEST_ID', 'x')}-"))
+        self.node = f"bk-{secrets.token_hex(4)}@localhost"
+        self.log = self.folder / "console.log"
+        self._mapper_port = free_port()
+        self._dist_port = free_port()
+        self._end_with_us = die_with_parent(signal.SIGTERM)
+        self._mapper: subprocess.Popen[bytes] | None = None
+        self._server: subprocess.Popen[bytes] | None = None
+        self._prepare_folder()
+
+    @property
+    def url(self) -> str:
+        return self.url_of("/")
+
+    def url_of(self, vhost: str) -> str:
+        return f"amqp://guest:guest@127.0.0.1:{self.port}/{'/' if vhost == '/' else vhost}"
+
+    def start(self) -> None:
+        if self._mapper is None:
+            self._mapper = self._launch("epmd", "-port", str(self._mapper_port), "-address", "127.0.0.1")
+            wait_until(lambda: answers(self._mapper_port), 10, "the Erlang port mapper")
+        self._server = self._launch(str(self._binaries / "rabbitmq-server"))
+        wait_until(
+            lambda: self._accepts() or not self.is_alive(), 90, f"RabbitMQ in {self.folder}", interval=0.2
+        )
+        if not self.is_alive():
+            raise RuntimeError(f"RabbitMQ did not start:\n{last_lines(self.log, 40)}")
+
+    def stop(self) -> None:
+        """As `systemctl stop rabbitmq-server` does: connections are closed, durable queues written."""
+        if self._server is not None:
+            self._server.terminate()
+            try:
+                self._server.wait(30)
+            except subprocess.TimeoutExpired:
+                pass
+            self.kill()
+
+    def kill(self) -> None:
+        if self._server is not None:
+            _kill_group(self._server)
+            self._server = None
+
+    def is_alive(self) -> bool:
+        return self._server is not None and self._server.poll() is None
+
+    def ctl(self, *arguments: str) -> str:
+        """rabbitmqctl on this node; it takes a second or two to start."""
+        command = [str(self._binaries / "rabbitmqctl"), "--quiet", "--node", self.node, *arguments]
+        answer = subprocess.run(
+            command,
+            env=self._env(),
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=True,
+            **as_account(self._account),
+        )
+        return answer.stdout
+
+    def queues(self, vhost: str = "/") -> dict[str, int]:
+        """Messages in each queue, ready and unacknowledged."""
+        listed = self.ctl("list_queues", "--vhost", vhost, "--no-table-headers", "name", "messages")
+        return {name: int(messages) for name, messages in map(str.split, listed.splitlines())}
+
+    def create_vhost(self, name: str) -> str:
+        self.ctl("add_vhost", name)
+        self.ctl("set_permissions", "--vhost", name, "guest", ".*", ".*", ".*")
+        return self.url_of(name)
+
+    def _prepare_folder(self) -> None:
+        (self.folder / "rabbitmq.conf").write_text(CONFIGURATION.format(port=self.port))
+        (self.folder / "enabled_plugins").write_text("[].\n")
+        if self._account:
+            for path in (self.folder, *self.folder.iterdir()):
+                os.chown(path, self._account.uid, self._account.gid)
+
+    def _env(self) -> dict[str, str]:
+        inside = {
+            "HOME": "",
+            "RABBITMQ_MNESIA_BASE": "mnesia",
+            "RABBITMQ_LOG_BASE": "log",
+            "RABBITMQ_PID_FILE": "pid",
+            "RABBITMQ_CONFIG_FILE": "rabbitmq.conf",
+            "RABBITMQ_ADVANCED_CONFIG_FILE": "advanced.config",
+            "RABBITMQ_CONF_ENV_FILE": "none.conf",
+            "RABBITMQ_ENABLED_PLUGINS_FILE": "enabled_plugins",
+        }
+        return {
+            "PATH": f"{self._binaries}:{os.environ.get('PATH', os.defpath)}",
+            "LANG": "C.UTF-8",
+            "RABBITMQ_NODENAME": self.node,
+            "RABBITMQ_NODE_PORT": str(self.port),
+            "RABBITMQ_DIST_PORT": str(self._dist_port),
+            "ERL_EPMD_PORT": str(self._mapper_port),
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            **{name: str(self.folder / part) for name, part in inside.items()},
+        }
+
+    def _launch(self, *command: str) -> subprocess.Popen[bytes]:
+        with self.log.open("ab") as output:
+            return subprocess.Popen(
+                command,
+                env=self._env(),
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=self._as_a_service,
+                **as_account(self._account),
+            )
+
+    def _as_a_service(self) -> None:
+        """Many file handles (a thousand queues need them), and an end with the test run."""
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        self._end_with_us()
+
+    def _accepts(self) -> bool:
+        try:
+            with amqp.Connection(f"127.0.0.1:{self.port}", connect_timeout=2):
+                return True
+        except (OSError, amqp.AMQPError):
+            return False
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+        if self._mapper is not None:
+            _kill_group(self._mapper)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()

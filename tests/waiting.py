@@ -1,0 +1,23 @@
+"""Tests wait for a condition, never for a time."""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import pytest
+
+T = TypeVar("T")
+
+
+def wait_until(
+    predicate: Callable[[], T], timeout: float = 30, what: str = "", *, interval: float = 0.05
+) -> T:
+    """The first truthy answer of the predicate; the test fails when none came in time."""
+    end = time.monotonic() + timeout
+    while True:
+        answer = predicate()
+        if answer:
+            return answer
+        if time.monotonic() > end:
+            pytest.fail(f"waited {timeout:g} s in vain for {what or 'a condition'}; last seen: {answer!r}")
+        time.sleep(interval)
