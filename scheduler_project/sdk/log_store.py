@@ -1,0 +1,121 @@
+"""Where the lines of a run go: never into the database (which keeps a pointer), and readable while it runs.
+
+A running attempt writes plain JSON lines to a file of its own. When it ends the file becomes one gzip member at
+the end of an object that holds the attempts of one tenant, worker and hour: an object per attempt would be the
+store's limit long before the bytes are. A gzip member can be read alone, and the object as a whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import gzip
+import os
+import re
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import IO, Protocol
+from urllib.parse import quote, unquote, urlsplit
+from uuid import UUID
+
+from .outcomes import LogPointer
+
+OBJECT_NAME = re.compile(r"logs/[\w%.~-]+/\d{4}/\d\d/\d\d/\d\d/[0-9a-f-]{36}\.jsonl\.gz")
+
+
+class LogMissing(Exception):
+    """The log is not in the store."""
+
+
+class LogStore(Protocol):
+    def open(self, run: UUID, claim_seq: int) -> IO[bytes]:
+        """The file of a running attempt, for appending."""
+
+    def seal(self, run: UUID, claim_seq: int, tenant: str, incarnation: UUID) -> LogPointer | None:
+        """Moves a finished attempt's lines into their object; None: there are none. Done twice, they are there
+        twice, and both pointers are good."""
+
+    def discard(self, run: UUID, claim_seq: int) -> None:
+        """Removes the open file, once the pointer is safe elsewhere."""
+
+    def read(self, pointer: LogPointer) -> bytes: ...
+
+    def read_open(self, run: UUID, claim_seq: int, offset: int = 0) -> bytes | None:
+        """The lines so far; None: nothing is open."""
+
+
+class FolderLogStore:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._open_folder = root / "open"
+
+    def open(self, run: UUID, claim_seq: int) -> IO[bytes]:
+        self._open_folder.mkdir(parents=True, exist_ok=True)
+        return open(self._open_path(run, claim_seq), "ab", buffering=0)
+
+    def seal(self, run: UUID, claim_seq: int, tenant: str, incarnation: UUID) -> LogPointer | None:
+        try:
+            lines = self._open_path(run, claim_seq).read_bytes()
+        except FileNotFoundError:
+            return None
+        if not lines:
+            return None
+        name = object_name(tenant, incarnation, datetime.now(timezone.utc))
+        offset, length = _append(self.root / name, gzip.compress(lines, 6))
+        return LogPointer(name, offset, length)
+
+    def discard(self, run: UUID, claim_seq: int) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self._open_path(run, claim_seq).unlink()
+
+    def read(self, pointer: LogPointer) -> bytes:
+        if not OBJECT_NAME.fullmatch(pointer.object) or ".." in pointer.object:
+            raise LogMissing(f"{pointer.object!r} is no name of a log object")
+        try:
+            with open(self.root / pointer.object, "rb") as file:
+                file.seek(pointer.offset)
+                member = file.read(pointer.length)
+            return gzip.decompress(member)
+        except (OSError, EOFError) as error:
+            raise LogMissing(f"{pointer.object} at {pointer.offset} cannot be read") from error
+
+    def read_open(self, run: UUID, claim_seq: int, offset: int = 0) -> bytes | None:
+        try:
+            with open(self._open_path(run, claim_seq), "rb") as file:
+                file.seek(offset)
+                return file.read()
+        except FileNotFoundError:
+            return None
+
+    def _open_path(self, run: UUID, claim_seq: int) -> Path:
+        return self._open_folder / f"{UUID(str(run))}.{int(claim_seq)}.jsonl"
+
+
+def log_store(url: str) -> LogStore:
+    parts = urlsplit(url)
+    if parts.scheme == "file" and parts.path.startswith("/") and not parts.netloc:
+        return FolderLogStore(Path(unquote(parts.path)))
+    raise ValueError(f"The log store {parts.scheme!r} is not known: use file:///an/absolute/folder")
+
+
+def object_name(tenant: str, incarnation: UUID, at: datetime) -> str:
+    folder = quote(tenant, safe="").replace(".", "%2E")
+    return f"logs/{folder}/{at:%Y/%m/%d/%H}/{incarnation}.jsonl.gz"
+
+
+def _append(path: Path, member: bytes) -> tuple[int, int]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "ab", buffering=0) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        offset = file.seek(0, os.SEEK_END)
+        try:
+            written = 0
+            while written < len(member):
+                written += file.write(member[written:])
+        except OSError:
+            # Half a member would make every later one of the object unreadable in one stream.
+            file.truncate(offset)
+            raise
+        fcntl.flock(file, fcntl.LOCK_UN)
+        os.fdatasync(file.fileno())
+    return offset, len(member)

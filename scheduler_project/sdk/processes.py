@@ -1,0 +1,83 @@
+"""What the kernel says about processes. A pid alone is reused; a pid with its start time names one process."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import time
+
+STOPPED_STATES = ("T", "t")
+DEAD_STATES = ("Z", "X", "x")
+PR_SET_PDEATHSIG = 1
+
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def boottime() -> float:
+    """Seconds that also pass while the machine sleeps: a lease goes on running in the database meanwhile."""
+    return time.clock_gettime(_CLOCK)
+
+
+def status(pid: int) -> tuple[str, int] | None:
+    """State letter and start time in ticks, or None: there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            line = stat.read()
+    except OSError:
+        return None
+    # The command name stands in parentheses and may itself hold spaces and parentheses.
+    fields = line[line.rindex(b")") + 2 :].split()
+    return fields[0].decode(), int(fields[19])
+
+
+def started(pid: int) -> int:
+    found = status(pid)
+    return found[1] if found else 0
+
+
+def alive(pid: int, start: int) -> bool:
+    found = status(pid)
+    return found is not None and found[1] == start and found[0] not in DEAD_STATES
+
+
+def stopped(pid: int) -> bool:
+    found = status(pid)
+    return found is not None and found[0] in STOPPED_STATES
+
+
+def send_signal(pid: int, start: int, number: signal.Signals) -> bool:
+    """Signals exactly this process; False: it is gone."""
+    if pid <= 1:
+        return False
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        handle = os.pidfd_open(pid)
+        try:
+            # Asked after the handle is open: from here on it cannot come to mean another process.
+            if not alive(pid, start):
+                return False
+            signal.pidfd_send_signal(handle, number)
+            return True
+        finally:
+            os.close(handle)
+    return False
+
+
+def signal_group(group: int, leader_start: int, number: signal.Signals) -> bool:
+    """A group's number is free for others only when its last member is gone: a foreign leader means that."""
+    if group <= 1:
+        return False
+    leader = status(group)
+    if leader is not None and leader[1] != leader_start:
+        return False
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+        return True
+    return False
+
+
+def die_with_parent() -> None:
+    """The kernel kills this process when the thread that forked it ends."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)

@@ -1,0 +1,460 @@
+"""The slot table: what each process of a worker has in hand, in memory shared by all of them and the guard.
+
+One process writes a slot: its owner, the one that holds the slot's byte of the lock file. The kernel frees
+the byte when the owner dies, so a claim without an owner is seen at once. Readers take no lock: a slot carries
+a sequence number, odd while it is written, and a reader gives up after a few tries, so that a process stopped
+in the middle of a write cannot hold up the guard.
+
+A second byte per slot is the hand-over lock: the owner holds it while it moves from one state to the next,
+the guard while it looks whether the claim it means is still there and kills. So a kill never hits the next run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import mmap
+import os
+import struct
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from . import processes
+
+FREE, ASKED, HELD, REPORTING, FOREIGN = range(5)
+CLAIMED = (ASKED, HELD, REPORTING)
+
+MAGIC = 0x424B534C4F545331
+HEADER_SIZE = 4096
+SLOT_SIZE = 4096
+DETAILS_OFFSET = 256
+DETAILS_SIZE = 3000
+READ_TRIES = 50
+
+# Words (8 bytes) of the header.
+(
+    H_MAGIC,
+    H_SLOTS,
+    H_SEQUENCE,
+    H_INCARNATION,
+    _,
+    H_FENCE_AT,
+    H_ANSWER,
+    H_DRAIN_UNTIL,
+    H_STOPPING,
+    H_PARENT,
+    H_PARENT_STARTED,
+    H_GUARD,
+    H_GUARD_STARTED,
+    H_BEAT,
+) = range(14)
+
+# Words of a slot. The owner writes all but the last group, which is the guard's.
+(
+    S_SEQUENCE,
+    S_PID,
+    S_PID_STARTED,
+    S_STATE,
+    S_SINCE,
+    S_DEADLINE,
+    S_STARTED_AT,
+    S_BODY,
+    S_BODY_STARTED,
+    S_CLAIM_SEQ,
+    S_TOKEN,
+    _,
+    S_DETAILS_LENGTH,
+) = range(13)
+S_KILL_TOKEN, _, S_KILL_REASON, S_KILL_AT, S_KILL_STAGE = range(24, 29)
+
+NOBODY = UUID(int=0)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A slot as it stood at one moment."""
+
+    index: int
+    pid: int
+    pid_started: int
+    state: int
+    since: float
+    deadline: float
+    started_at: float
+    body: int
+    body_started: int
+    claim_seq: int
+    token: UUID
+    details: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def has_claim(self) -> bool:
+        return self.state in CLAIMED
+
+
+@dataclass(frozen=True)
+class KillRequest:
+    token: UUID
+    reason: str
+    at: float
+    stage: int
+
+
+# Reasons are stored as their place in this list.
+KILL_REASONS = ("", "timeout", "cancelled", "fenced", "gone", "given_back", "stuck")
+NOT_KILLED, SOFT, HARD = range(3)
+
+
+class SlotTable:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        memory_fd = os.open(folder / "slots", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            self._memory = mmap.mmap(memory_fd, 0)
+        finally:
+            os.close(memory_fd)
+        self._words = memoryview(self._memory).cast("Q")
+        self._floats = memoryview(self._memory).cast("d")
+        if self._words[H_MAGIC] != MAGIC:
+            raise ValueError(f"{folder}/slots is not a slot table of this version")
+        self.size = self._words[H_SLOTS]
+        # Opened once per process and never closed: closing any descriptor of the file drops all its locks.
+        self._locks = os.open(folder / "slots.lock", os.O_RDWR | os.O_CLOEXEC)
+
+    @classmethod
+    def create(cls, folder: Path, slots: int) -> SlotTable:
+        with open(folder / "slots", "xb") as file:
+            file.truncate(HEADER_SIZE + slots * SLOT_SIZE)
+            file.write(struct.pack("=QQ", MAGIC, slots))
+        (folder / "slots.lock").touch(mode=0o600, exist_ok=False)
+        return cls(folder)
+
+    # The header: the guard writes incarnation, fence, answer and beat; the parent draining and stopping.
+
+    @property
+    def incarnation(self) -> UUID:
+        for _attempt in range(READ_TRIES):
+            before = self._words[H_SEQUENCE]
+            value = self._uuid(H_INCARNATION)
+            if not before & 1 and before == self._words[H_SEQUENCE]:
+                return value
+            time.sleep(0.0002)
+        return NOBODY
+
+    @incarnation.setter
+    def incarnation(self, value: UUID) -> None:
+        self._words[H_SEQUENCE] |= 1
+        self._put_uuid(H_INCARNATION, value)
+        self._words[H_SEQUENCE] += 1
+
+    @property
+    def fence_at(self) -> float:
+        return self._floats[H_FENCE_AT]
+
+    @fence_at.setter
+    def fence_at(self, value: float) -> None:
+        self._floats[H_FENCE_AT] = value
+
+    @property
+    def fenced(self) -> bool:
+        return processes.boottime() >= self._floats[H_FENCE_AT]
+
+    @property
+    def answer(self) -> int:
+        return self._words[H_ANSWER]
+
+    def answered(self) -> None:
+        self._words[H_ANSWER] += 1
+
+    @property
+    def beat(self) -> int:
+        return self._words[H_BEAT]
+
+    def next_beat(self) -> int:
+        self._words[H_BEAT] += 1
+        return self._words[H_BEAT]
+
+    @property
+    def draining(self) -> bool:
+        return self._floats[H_DRAIN_UNTIL] > 0.0
+
+    @property
+    def drain_until(self) -> float:
+        return self._floats[H_DRAIN_UNTIL]
+
+    def drain(self, until: float) -> None:
+        self._floats[H_DRAIN_UNTIL] = until
+
+    @property
+    def stopping(self) -> bool:
+        return bool(self._words[H_STOPPING])
+
+    def stop(self) -> None:
+        self._words[H_STOPPING] = 1
+
+    @property
+    def parent(self) -> tuple[int, int]:
+        return self._words[H_PARENT], self._words[H_PARENT_STARTED]
+
+    @parent.setter
+    def parent(self, pid: int) -> None:
+        self._words[H_PARENT], self._words[H_PARENT_STARTED] = pid, processes.started(pid)
+
+    @property
+    def guard(self) -> tuple[int, int]:
+        return self._words[H_GUARD], self._words[H_GUARD_STARTED]
+
+    @guard.setter
+    def guard(self, pid: int) -> None:
+        self._words[H_GUARD], self._words[H_GUARD_STARTED] = pid, processes.started(pid)
+
+    # Reading slots.
+
+    def state(self, index: int) -> int:
+        return self._words[self._at(index) + S_STATE]
+
+    def states(self) -> list[int]:
+        return [self.state(index) for index in range(self.size)]
+
+    def read(self, index: int) -> Slot | None:
+        """None: its writer stopped half way, or writes all the time."""
+        at = self._at(index) + S_SEQUENCE
+        for attempt in range(READ_TRIES):
+            before = self._words[at]
+            if not before & 1:
+                slot = self.raw(index)
+                if slot is not None and self._words[at] == before:
+                    return slot
+            if attempt > 5:
+                time.sleep(0.0002)
+        return None
+
+    def raw(self, index: int) -> Slot | None:
+        """What stands there now, perhaps half written; None: its details cannot be read."""
+        words, floats, at = self._words, self._floats, self._at(index)
+        try:
+            details = self._details(index) if words[at + S_STATE] in CLAIMED else {}
+        except ValueError:
+            return None
+        return Slot(
+            index=index,
+            pid=words[at + S_PID],
+            pid_started=words[at + S_PID_STARTED],
+            state=words[at + S_STATE],
+            since=floats[at + S_SINCE],
+            deadline=floats[at + S_DEADLINE],
+            started_at=floats[at + S_STARTED_AT],
+            body=words[at + S_BODY],
+            body_started=words[at + S_BODY_STARTED],
+            claim_seq=words[at + S_CLAIM_SEQ],
+            token=self._uuid(at + S_TOKEN),
+            details=details,
+        )
+
+    def raw_token(self, index: int) -> UUID:
+        return self._uuid(self._at(index) + S_TOKEN)
+
+    def raw_owner(self, index: int) -> tuple[int, int]:
+        at = self._at(index)
+        return self._words[at + S_PID], self._words[at + S_PID_STARTED]
+
+    def raw_body(self, index: int) -> tuple[int, int]:
+        at = self._at(index)
+        return self._words[at + S_BODY], self._words[at + S_BODY_STARTED]
+
+    # Kill requests, written by the guard.
+
+    def kill_request(self, index: int) -> KillRequest:
+        at = self._at(index)
+        return KillRequest(
+            token=self._uuid(at + S_KILL_TOKEN),
+            reason=KILL_REASONS[self._words[at + S_KILL_REASON]],
+            at=self._floats[at + S_KILL_AT],
+            stage=self._words[at + S_KILL_STAGE],
+        )
+
+    def request_kill(self, index: int, token: UUID, reason: str, stage: int, at: float) -> None:
+        base = self._at(index)
+        self._words[base + S_KILL_STAGE] = NOT_KILLED
+        self._put_uuid(base + S_KILL_TOKEN, token)
+        self._words[base + S_KILL_REASON] = KILL_REASONS.index(reason)
+        self._floats[base + S_KILL_AT] = at
+        self._words[base + S_KILL_STAGE] = stage
+
+    # Locks. They belong to the process, so within one process nothing may take a slot twice (see `Hand`).
+
+    def take_ownership(self, index: int) -> bool:
+        """False: another process has it, alive."""
+        try:
+            fcntl.lockf(self._locks, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, index)
+        except OSError:
+            return False
+        return True
+
+    def drop_ownership(self, index: int) -> None:
+        fcntl.lockf(self._locks, fcntl.LOCK_UN, 1, index)
+
+    @contextlib.contextmanager
+    def hand_over(self, index: int, wait: float | None = None) -> Iterator[bool]:
+        """Yields False when the lock did not come within `wait` seconds; without `wait` it is waited for."""
+        place = self.size + index
+        taken = self._lock_within(place, wait)
+        try:
+            yield taken
+        finally:
+            if taken:
+                fcntl.lockf(self._locks, fcntl.LOCK_UN, 1, place)
+
+    def _lock_within(self, place: int, wait: float | None) -> bool:
+        if wait is None:
+            fcntl.lockf(self._locks, fcntl.LOCK_EX, 1, place)
+            return True
+        until = time.monotonic() + wait
+        while True:
+            try:
+                fcntl.lockf(self._locks, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
+            except OSError:
+                if time.monotonic() >= until:
+                    return False
+                time.sleep(0.005)
+            else:
+                return True
+
+    # Writing a slot: the owner, or the guard once the owner is dead.
+
+    @contextlib.contextmanager
+    def writing(self, index: int) -> Iterator[int]:
+        """Yields the slot's first word. A dead writer may have left the number odd: it stays so until done."""
+        at = self._at(index)
+        self._words[at + S_SEQUENCE] |= 1
+        try:
+            yield at
+        finally:
+            self._words[at + S_SEQUENCE] += 1
+
+    def put_state(self, at: int, state: int) -> None:
+        self._words[at + S_STATE] = state
+        self._floats[at + S_SINCE] = processes.boottime()
+
+    def put_owner(self, at: int, pid: int) -> None:
+        self._words[at + S_PID] = pid
+        self._words[at + S_PID_STARTED] = processes.started(pid)
+
+    def put_claim(self, at: int, token: UUID, claim_seq: int, deadline: float) -> None:
+        self._put_uuid(at + S_TOKEN, token)
+        self._words[at + S_CLAIM_SEQ] = claim_seq
+        self._floats[at + S_DEADLINE] = deadline
+        self._floats[at + S_STARTED_AT] = time.time()
+
+    def put_body(self, at: int, group: int, leader_started: int) -> None:
+        self._words[at + S_BODY] = group
+        self._words[at + S_BODY_STARTED] = leader_started
+
+    def put_details(self, at: int, details: dict[str, Any]) -> None:
+        text = json.dumps(details, separators=(",", ":")).encode()
+        if len(text) > DETAILS_SIZE:
+            raise ValueError(f"a claim of {len(text)} bytes does not fit its slot")
+        start = at * 8 + DETAILS_OFFSET
+        self._memory[start : start + len(text)] = text
+        self._words[at + S_DETAILS_LENGTH] = len(text)
+
+    def clear(self, index: int) -> None:
+        with self.writing(index) as at:
+            self.put_state(at, FREE)
+            self.put_claim(at, NOBODY, 0, 0.0)
+            self.put_body(at, 0, 0)
+            self._words[at + S_DETAILS_LENGTH] = 0
+
+    def _at(self, index: int) -> int:
+        return (HEADER_SIZE + index * SLOT_SIZE) // 8
+
+    def _details(self, index: int) -> dict[str, Any]:
+        at = self._at(index)
+        length = min(self._words[at + S_DETAILS_LENGTH], DETAILS_SIZE)
+        if not length:
+            return {}
+        start = at * 8 + DETAILS_OFFSET
+        details = json.loads(self._memory[start : start + length])
+        return details if isinstance(details, dict) else {}
+
+    def _uuid(self, word: int) -> UUID:
+        return UUID(int=(self._words[word] << 64) | self._words[word + 1])
+
+    def _put_uuid(self, word: int, value: UUID) -> None:
+        self._words[word] = value.int >> 64
+        self._words[word + 1] = value.int & 0xFFFFFFFFFFFFFFFF
+
+
+class Hand:
+    """The one slot this process owns. A process executes one body at a time, so it needs no more."""
+
+    def __init__(self, table: SlotTable, index: int) -> None:
+        self.table = table
+        self.index = index
+        self.token = NOBODY
+        self.state = FREE
+
+    @classmethod
+    def take(cls, table: SlotTable) -> Hand | None:
+        """None: no slot is free. A slot whose owner died with a claim is the guard's to clear, not ours."""
+        for index in range(table.size):
+            if table.state(index) != FREE or not table.take_ownership(index):
+                continue
+            if table.state(index) == FREE:
+                return cls(table, index)
+            table.drop_ownership(index)
+        return None
+
+    def ask(self, token: UUID) -> None:
+        """Written before the claim is asked for, so that every heartbeat lists it from then on."""
+        self.token = token
+        with self._moving(ASKED) as at:
+            self.table.put_owner(at, os.getpid())
+            self.table.put_claim(at, token, 0, 0.0)
+            self.table.put_body(at, 0, 0)
+
+    def hold(self, claim_seq: int, deadline: float, details: dict[str, Any]) -> None:
+        with self._moving(HELD) as at:
+            self.table.put_claim(at, self.token, claim_seq, deadline)
+            self.table.put_details(at, details)
+
+    def occupy(self) -> None:
+        with self._moving(FOREIGN) as at:
+            self.table.put_owner(at, os.getpid())
+
+    def body(self, group: int, leader_started: int) -> None:
+        with self.table.writing(self.index) as at:
+            self.table.put_body(at, group, leader_started)
+
+    def reporting(self) -> None:
+        with self._moving(REPORTING):
+            pass
+
+    def empty(self) -> None:
+        self.state = FREE
+        self.token = NOBODY
+        with self.table.hand_over(self.index):
+            self.table.clear(self.index)
+
+    def release(self) -> None:
+        if self.state != FREE:
+            self.empty()
+        self.table.drop_ownership(self.index)
+
+    @property
+    def kill_reason(self) -> str:
+        """Why the guard wants the run in hand ended; empty: it does not."""
+        request = self.table.kill_request(self.index)
+        return request.reason if request.stage != NOT_KILLED and request.token == self.token else ""
+
+    @contextlib.contextmanager
+    def _moving(self, state: int) -> Iterator[int]:
+        with self.table.hand_over(self.index), self.table.writing(self.index) as at:
+            self.table.put_state(at, state)
+            yield at
+        self.state = state
