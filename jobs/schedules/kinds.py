@@ -1,0 +1,163 @@
+"""The four kinds of schedule and their planned times, in whole milliseconds UTC."""
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from . import cron_times
+from .clocks import SECOND, UTC
+from .patterns import Pattern
+
+MILLISECOND = timedelta(milliseconds=1)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+DOOMSDAY = datetime(9998, 1, 1, tzinfo=UTC)  # zones need room for their offsets before datetime's own end
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """When a job is planned to run; planned times before `start` or after `end` do not exist."""
+
+    start: datetime | None = None
+    end: datetime | None = None
+
+    def as_json(self) -> dict[str, object] | None:
+        raise NotImplementedError
+
+    def first_after(self, after: datetime, anchor: datetime) -> datetime | None:
+        raise NotImplementedError
+
+    def last_until(self, until: datetime, anchor: datetime) -> datetime | None:
+        raise NotImplementedError
+
+    def _bounds_as_json(self) -> dict[str, object]:
+        bounds = {"start": self.start, "end": self.end}
+        return {name: as_text(bound) for name, bound in bounds.items() if bound is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnDemand(Schedule):
+    """No planned times at all."""
+
+    def as_json(self) -> None:
+        return None
+
+    def first_after(self, after: datetime, anchor: datetime) -> None:
+        return None
+
+    def last_until(self, until: datetime, anchor: datetime) -> None:
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Once(Schedule):
+    at: datetime
+
+    def as_json(self) -> dict[str, object]:
+        return {"at": as_text(self.at)}
+
+    def first_after(self, after: datetime, anchor: datetime) -> datetime | None:
+        return self.at if self.at > after else None
+
+    def last_until(self, until: datetime, anchor: datetime) -> datetime | None:
+        return self.at if self.at <= until else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval(Schedule):
+    """start, start + every, …; without a start, anchor + every, …: the anchor itself is no planned time."""
+
+    every: timedelta
+
+    def as_json(self) -> dict[str, object]:
+        seconds = self.every.total_seconds()
+        return {"every": int(seconds) if seconds.is_integer() else seconds, **self._bounds_as_json()}
+
+    def first_after(self, after: datetime, anchor: datetime) -> datetime | None:
+        first = self._first(anchor)
+        if after < first:
+            return first
+        passed = (after - first) // self.every
+        left = (DOOMSDAY - first) // self.every
+        return first + (passed + 1) * self.every if passed < left else None
+
+    def last_until(self, until: datetime, anchor: datetime) -> datetime | None:
+        first = self._first(anchor)
+        return first + (until - first) // self.every * self.every if until >= first else None
+
+    def _first(self, anchor: datetime) -> datetime:
+        return self.start if self.start is not None else whole_milliseconds(anchor) + self.every
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cron(Schedule):
+    expression: str
+    zone: ZoneInfo
+    pattern: Pattern = field(repr=False)
+
+    def as_json(self) -> dict[str, object]:
+        return {"cron": self.expression, "timezone": self.zone.key, **self._bounds_as_json()}
+
+    def first_after(self, after: datetime, anchor: datetime) -> datetime | None:
+        if self.start is not None and after < self.start:
+            after = min(self.start, DOOMSDAY) - MILLISECOND
+        return cron_times.next_after(self.pattern, self.zone, after.replace(microsecond=0))
+
+    def last_until(self, until: datetime, anchor: datetime) -> datetime | None:
+        return cron_times.last_until(self.pattern, self.zone, until.replace(microsecond=0))
+
+
+def next_after(schedule: Schedule, after: datetime, *, anchor: datetime) -> datetime | None:
+    """The first planned time strictly after `after`; None when there is none."""
+    after = max(in_utc(after), EPOCH - SECOND)
+    if after >= DOOMSDAY:
+        return None
+    found = schedule.first_after(after, in_utc(anchor))
+    if found is None or (schedule.end is not None and found > schedule.end):
+        return None
+    return found
+
+
+def last_before(
+    schedule: Schedule, before_or_at: datetime, *, anchor: datetime, not_before: datetime
+) -> datetime | None:
+    """The latest planned time up to and including `before_or_at`, but not before `not_before`."""
+    until = min(in_utc(before_or_at), DOOMSDAY, schedule.end or DOOMSDAY)
+    earliest = max(in_utc(not_before), EPOCH, schedule.start or EPOCH)
+    if until < earliest:
+        return None
+    found = schedule.last_until(until, in_utc(anchor))
+    return found if found is not None and found >= earliest else None
+
+
+def due_times(
+    schedule: Schedule, first: datetime, until: datetime, *, anchor: datetime, limit: int
+) -> list[datetime]:
+    """At most `limit` planned times from `first`, which is one itself, up to and including `until`."""
+    times: list[datetime] = []
+    planned: datetime | None = in_utc(first)
+    while planned is not None and planned <= until and len(times) < limit:
+        times.append(planned)
+        planned = next_after(schedule, planned, anchor=anchor)
+    return times
+
+
+def upcoming(schedule: Schedule, after: datetime, n: int, *, anchor: datetime) -> list[datetime]:
+    """The next `n` planned times, fewer if the schedule ends."""
+    planned = next_after(schedule, after, anchor=anchor)
+    return [] if planned is None else due_times(schedule, planned, DOOMSDAY, anchor=anchor, limit=n)
+
+
+def in_utc(instant: datetime) -> datetime:
+    if instant.tzinfo is UTC:
+        return instant
+    if instant.utcoffset() is None:
+        raise ValueError(f"{instant} has no offset, so it is no instant")
+    return instant.astimezone(UTC)
+
+
+def whole_milliseconds(instant: datetime) -> datetime:
+    return instant.replace(microsecond=instant.microsecond // 1000 * 1000)
+
+
+def as_text(instant: datetime) -> str:
+    return instant.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"

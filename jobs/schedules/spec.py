@@ -1,0 +1,191 @@
+"""Reads a schedule as the API spells it, and refuses what it does not know."""
+
+import re
+from datetime import datetime, timedelta, timezone
+from decimal import Decimal
+from difflib import get_close_matches
+from functools import cache
+from zoneinfo import ZoneInfo, available_timezones
+
+from .bad_schedule import BadSchedule
+from .clocks import UTC
+from .expression import compile_expression
+from .kinds import EPOCH, Cron, Interval, Once, OnDemand, Schedule
+
+KEYS = {"cron": {"timezone", "start", "end"}, "every": {"start", "end"}, "at": set[str]()}
+KNOWN_KEYS = ("cron", "timezone", "every", "at", "start", "end")
+KINDS_HINT = 'one of {"cron": "*/5 * * * *"}, {"every": "PT30S"}, {"at": "2026-11-18T12:00:00Z"}, or null'
+LONGEST_EVERY = timedelta(days=3650)
+EVERY_HINT = (
+    "seconds, or an ISO 8601 duration such as PT30S, PT1H30M or P1D; from 1 second to 10 years (3650 days)"
+)
+DURATION = re.compile(
+    r"P(?:([0-9]{1,9})W)?(?:([0-9]{1,9})D)?"
+    r"(?:T(?=[0-9])(?:([0-9]{1,9})H)?(?:([0-9]{1,9})M)?(?:([0-9]{1,9}(?:\.[0-9]{1,9})?)S)?)?"
+)
+INSTANT = re.compile(
+    r"([0-9]{4})-([0-9]{2})-([0-9]{2})[Tt ]([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:\.([0-9]+))?)?"
+    r"(?:([Zz])|([+-])([0-9]{2}):([0-9]{2}))?"
+)
+INSTANT_HINT = (
+    "an ISO 8601 instant with its offset, such as 2026-11-18T12:00:00Z or 2026-11-18T13:00:00+01:00"
+)
+
+
+def parse(spec: object, *, hash_id: str) -> Schedule:
+    """The schedule, or BadSchedule. `hash_id` decides what H means in a cron expression."""
+    if spec is None:
+        return OnDemand()
+    if not isinstance(spec, dict):
+        raise BadSchedule("schedule", f"{_kind(spec)} is not a schedule", KINDS_HINT)
+    _refuse_unknown_keys(spec)
+    given = {key: value for key, value in spec.items() if value is not None}
+    kind = _only_kind(given)
+    _refuse_keys_of_other_kinds(given, kind)
+    if kind == "at":
+        return Once(at=_instant(given["at"], "schedule.at"))
+    start, end = _bounds(given)
+    if kind == "every":
+        return Interval(every=_every(given["every"]), start=start, end=end)
+    return _cron(given, hash_id, start, end)
+
+
+def _refuse_unknown_keys(spec: dict[object, object]) -> None:
+    for key in spec:
+        if key not in KNOWN_KEYS:
+            near = get_close_matches(str(key), KNOWN_KEYS, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(KNOWN_KEYS)}"
+            raise BadSchedule(f"schedule.{str(key)[:50]}", f"{str(key)[:50]} is not known", hint)
+
+
+def _only_kind(given: dict[str, object]) -> str:
+    kinds = [kind for kind in KEYS if kind in given]
+    if not kinds:
+        raise BadSchedule("schedule", "none of cron, every and at is given", KINDS_HINT)
+    if len(kinds) > 1:
+        raise BadSchedule("schedule", f"{' and '.join(kinds)} exclude each other", KINDS_HINT)
+    return kinds[0]
+
+
+def _refuse_keys_of_other_kinds(given: dict[str, object], kind: str) -> None:
+    for key in given:
+        if key != kind and key not in KEYS[kind]:
+            goes_with = " and ".join(other for other, keys in KEYS.items() if key in keys)
+            raise BadSchedule(
+                f"schedule.{key}", f"{key} has no meaning beside {kind}", f"it goes with {goes_with}"
+            )
+
+
+def _cron(given: dict[str, object], hash_id: str, start: datetime | None, end: datetime | None) -> Cron:
+    expression = given["cron"]
+    if not isinstance(expression, str):
+        raise BadSchedule(
+            "schedule.cron", f"{_kind(expression)} is not a cron expression", "a string: */5 * * * *"
+        )
+    pattern = compile_expression(expression, hash_id)
+    zone = _zone(given.get("timezone", "UTC"))
+    return Cron(expression=" ".join(expression.split()), zone=zone, pattern=pattern, start=start, end=end)
+
+
+def _zone(name: object) -> ZoneInfo:
+    if not isinstance(name, str):
+        raise BadSchedule(
+            "schedule.timezone", f"{_kind(name)} is not a zone name", "a string: America/New_York"
+        )
+    if name not in _zone_names():
+        raise BadSchedule("schedule.timezone", f"{name[:60]} is not a known time zone", _near_zones(name))
+    return ZoneInfo(name)
+
+
+@cache
+def _zone_names() -> frozenset[str]:
+    return frozenset(available_timezones() - {"localtime", "posixrules", "Factory"})
+
+
+def _near_zones(name: str) -> str:
+    """Also finds a zone by its city alone, or written in another case."""
+    wanted = name[:60].strip().lower().replace(" ", "_")
+    spelled = {zone.lower(): zone for zone in sorted(_zone_names())}
+    cities = {lower.rpartition("/")[2]: zone for lower, zone in spelled.items() if "/" in lower}
+    city = wanted.rpartition("/")[2]
+    near = [spelled[wanted]] if wanted in spelled else []
+    near += [cities[found] for found in get_close_matches(city, cities, n=2, cutoff=0.8)]
+    near += [spelled[found] for found in get_close_matches(wanted, spelled, n=3, cutoff=0.7)]
+    if not near:
+        return "a name of the IANA time zone database, such as America/New_York or UTC"
+    return f"did you mean {' or '.join(list(dict.fromkeys(near))[:3])}?"
+
+
+def _every(value: object) -> timedelta:
+    if isinstance(value, str):
+        every = _duration(value)
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        value = max(min(value, 10**12), -1)  # integers may be longer than repr allows
+        every = _seconds(Decimal(repr(value)), repr(value))
+    else:
+        raise BadSchedule("schedule.every", f"{_kind(value)} is not an interval", EVERY_HINT)
+    if every < timedelta(seconds=1):
+        raise BadSchedule("schedule.every", f"{value} is shorter than 1 second", EVERY_HINT)
+    if every > LONGEST_EVERY:
+        raise BadSchedule("schedule.every", f"{value} is longer than 10 years", EVERY_HINT)
+    return every
+
+
+def _duration(text: str) -> timedelta:
+    if re.fullmatch(r"P[0-9]*Y.*|P([0-9]+Y)?[0-9]+M.*", text):
+        hint = "an interval is of fixed length: use days (P30D), or cron for calendar months: 0 0 1 * *"
+        raise BadSchedule("schedule.every", f"{text[:60]} has years or months", hint)
+    match = DURATION.fullmatch(text)
+    if not match or not any(match.groups()):
+        raise BadSchedule("schedule.every", f"{text[:60]!r} is not a duration", EVERY_HINT)
+    weeks, days, hours, minutes, seconds = (Decimal(group or 0) for group in match.groups())
+    return _seconds(((weeks * 7 + days) * 24 + hours) * 3600 + minutes * 60 + seconds, text)
+
+
+def _seconds(seconds: Decimal, written: str) -> timedelta:
+    if not seconds.is_finite():
+        raise BadSchedule("schedule.every", f"{written} is not an interval", EVERY_HINT)
+    milliseconds = seconds * 1000
+    if milliseconds != milliseconds.to_integral_value():
+        raise BadSchedule("schedule.every", f"{written} has a fraction of a millisecond", EVERY_HINT)
+    too_long = LONGEST_EVERY + timedelta(days=1)
+    return timedelta(milliseconds=min(int(milliseconds), too_long // timedelta(milliseconds=1)))
+
+
+def _bounds(given: dict[str, object]) -> tuple[datetime | None, datetime | None]:
+    start, end = (_instant(given[k], f"schedule.{k}") if k in given else None for k in ("start", "end"))
+    if start is not None and end is not None and end < start:
+        raise BadSchedule(
+            "schedule.end", f"{given['end']} is before the start, {given['start']}", "leave out one"
+        )
+    return start, end
+
+
+def _instant(value: object, where: str) -> datetime:
+    if not isinstance(value, str):
+        raise BadSchedule(where, f"{_kind(value)} is not an instant", INSTANT_HINT)
+    match = INSTANT.fullmatch(value)
+    if not match:
+        raise BadSchedule(where, f"{value[:60]!r} is not an instant", INSTANT_HINT)
+    *numbers, fraction, zulu, sign, hours, minutes = match.groups()
+    if not zulu and not sign:
+        raise BadSchedule(where, f"{value} has no offset, so it is no instant", INSTANT_HINT)
+    if fraction and fraction[3:].strip("0"):
+        raise BadSchedule(where, f"{value[:60]} has a fraction of a millisecond", INSTANT_HINT)
+    microsecond = int((fraction or "")[:3].ljust(3, "0")) * 1000
+    try:
+        offset = timedelta(hours=int(hours or 0), minutes=int(minutes or 0)) * (-1 if sign == "-" else 1)
+        year, month, day, hour, minute, second = (int(number or 0) for number in numbers)
+        instant = datetime(year, month, day, hour, minute, second, microsecond, timezone(offset)).astimezone(
+            UTC
+        )
+    except (ValueError, OverflowError) as error:
+        raise BadSchedule(where, f"{value} does not exist: {error}", INSTANT_HINT) from None
+    if instant < EPOCH:
+        raise BadSchedule(where, f"{value} is before 1970", INSTANT_HINT)
+    return instant
+
+
+def _kind(value: object) -> str:
+    names = {bool: "a boolean", dict: "an object", list: "a list", str: "a string", type(None): "null"}
+    return names.get(type(value), "a number" if isinstance(value, (int, float)) else type(value).__name__)
