@@ -2,6 +2,7 @@
 
 import os
 import re
+import secrets
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -78,9 +79,11 @@ class PrivatePostgres:
     def is_alive(self) -> bool:
         return self._server.is_alive()
 
-    def create_database(self, name: str) -> str:
+    def create_database(self, name: str = "", template: str = "template1") -> str:
+        name = name or f"test_{secrets.token_hex(4)}"
+        statement = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
         with psycopg.connect(self.url, autocommit=True) as connection:
-            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+            connection.execute(statement.format(sql.Identifier(name), sql.Identifier(template)))
         return self.url_of(name)
 
     def __enter__(self) -> Self:

@@ -48,7 +48,7 @@ def rabbitmq_account() -> Account | None:
 
 
 class PrivateRabbitMQ:
-    """A node, ports, folders, cookie and port mapper of its own; `stop` or `kill` and `start` keep the data."""
+    """A node with ports, folders and cookie of its own; `stop` or `kill` and `start` keep the data."""
 
     def __init__(self) -> None:
         binaries = system_binaries()
@@ -58,6 +58,7 @@ class PrivateRabbitMQ:
         self._account = rabbitmq_account()
         self.port = free_port()
         self.folder = Path(mkdtemp(prefix=f"bk-mq-{os.environ.get('BEATKEEPER_TEST_ID', 'x')}-"))
+        self.vhost = "/"
         self.node = f"bk-{secrets.token_hex(4)}@localhost"
         self.log = self.folder / "console.log"
         self._mapper_port = free_port()
@@ -69,10 +70,7 @@ class PrivateRabbitMQ:
 
     @property
     def url(self) -> str:
-        return self.url_of("/")
-
-    def url_of(self, vhost: str) -> str:
-        return f"amqp://guest:guest@127.0.0.1:{self.port}/{'/' if vhost == '/' else vhost}"
+        return f"amqp://guest:guest@127.0.0.1:{self.port}/{self.vhost}"
 
     def start(self) -> None:
         if self._mapper is None:
@@ -117,15 +115,16 @@ class PrivateRabbitMQ:
         )
         return answer.stdout
 
-    def queues(self, vhost: str = "/") -> dict[str, int]:
+    def queues(self) -> dict[str, int]:
         """Messages in each queue, ready and unacknowledged."""
-        listed = self.ctl("list_queues", "--vhost", vhost, "--no-table-headers", "name", "messages")
+        listed = self.ctl("list_queues", "--vhost", self.vhost, "--no-table-headers", "name", "messages")
         return {name: int(messages) for name, messages in map(str.split, listed.splitlines())}
 
-    def create_vhost(self, name: str) -> str:
-        self.ctl("add_vhost", name)
-        self.ctl("set_permissions", "--vhost", name, "guest", ".*", ".*", ".*")
-        return self.url_of(name)
+    def use_fresh_vhost(self) -> None:
+        """From here on `url` shows an empty broker, whatever an earlier test left."""
+        self.vhost = secrets.token_hex(4)
+        self.ctl("add_vhost", self.vhost)
+        self.ctl("set_permissions", "--vhost", self.vhost, "guest", ".*", ".*", ".*")
 
     def _prepare_folder(self) -> None:
         (self.folder / "rabbitmq.conf").write_text(CONFIGURATION.format(port=self.port))

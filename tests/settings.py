@@ -8,6 +8,12 @@ TEST_ID = os.environ.setdefault("BEATKEEPER_TEST_ID", secrets.token_hex(4))
 os.environ.setdefault("SECRET_KEY", "only-for-tests-" + "x" * 40)
 os.environ.setdefault("DATABASE_URL", "postgresql://root@127.0.0.1:5432/postgres")
 os.environ.setdefault("BEATKEEPER_LOG_LEVEL", "WARNING")
+os.environ.setdefault("BEATKEEPER_QUEUE_PREFIX", f"bk-{TEST_ID}")
+# A test that wants a broker says so (fixture `broker_url`); the others meet none.
+LOCAL_BROKER = "amqp://guest:guest@127.0.0.1:5672//"
+TEST_BROKER_URL = os.environ.setdefault(
+    "BEATKEEPER_TEST_BROKER_URL", os.environ.pop("CELERY_BROKER_URL", "") or LOCAL_BROKER
+)
 
 from scheduler_project.settings import *  # noqa: E402, F403
 from scheduler_project.settings import DATABASES  # noqa: E402

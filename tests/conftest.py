@@ -1,0 +1,122 @@
+"""Fixtures for real services. Everything is started when a test first asks for it."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+import pytest
+from django.conf import settings
+from django.db import connection
+
+from tests.leftover_queues import delete_queues
+from tests.private_postgres import PrivatePostgres
+from tests.private_rabbitmq import PrivateRabbitMQ
+from tests.processes import CHECKOUT, Processes
+
+broker_used = pytest.StashKey[bool]()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    seed = config.getoption("randomly_seed", None)
+    if seed is not None:
+        terminalreporter.write_line(f"random order; the same again with: pytest --randomly-seed={seed}")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if session.config.stash.get(broker_used, False):
+        delete_queues(settings.TEST_BROKER_URL, f"{settings.QUEUE_PREFIX}.")
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    """Real processes that end with the test, whatever happens in it."""
+    started = Processes(tmp_path)
+    yield started
+    started.stop_all()
+
+
+@pytest.fixture(scope="session")
+def broker_url(pytestconfig: pytest.Config) -> str:
+    """A RabbitMQ shared with others: never stop it, and use queue names with our prefix only."""
+    pytestconfig.stash[broker_used] = True
+    return str(settings.TEST_BROKER_URL)
+
+
+@pytest.fixture
+def database_url(transactional_db: None) -> str:
+    """The test database as a child process reaches it; it sees what the test commits."""
+    return with_database(os.environ["DATABASE_URL"], str(connection.settings_dict["NAME"]))
+
+
+@pytest.fixture(scope="session")
+def _rabbitmq_of_this_session() -> Iterator[PrivateRabbitMQ]:
+    with PrivateRabbitMQ() as server:
+        yield server
+
+
+@pytest.fixture
+def private_rabbitmq(_rabbitmq_of_this_session: PrivateRabbitMQ) -> PrivateRabbitMQ:
+    """Running and empty; stop it, kill it, purge it as you like."""
+    server = _rabbitmq_of_this_session
+    if not server.is_alive():
+        server.start()
+    server.use_fresh_vhost()
+    return server
+
+
+@pytest.fixture(scope="session")
+def _postgres_of_this_session() -> Iterator[PrivatePostgres]:
+    with PrivatePostgres(durable=True) as server:
+        yield server
+
+
+@pytest.fixture
+def private_postgres(_postgres_of_this_session: PrivatePostgres) -> PrivatePostgres:
+    """Running; stop it, kill it, change its settings as you like."""
+    server = _postgres_of_this_session
+    if not server.is_alive():
+        server.start()
+    return server
+
+
+@pytest.fixture(scope="session")
+def _migrated_template(_postgres_of_this_session: PrivatePostgres) -> str:
+    server = _postgres_of_this_session
+    if not server.is_alive():
+        server.start()
+    migrate(server.create_database("template_beatkeeper"))
+    return "template_beatkeeper"
+
+
+@pytest.fixture
+def private_database_url(private_postgres: PrivatePostgres, _migrated_template: str) -> str:
+    """A new database with our tables in the server that may be stopped."""
+    return private_postgres.create_database(template=_migrated_template)
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    for name in ("chromium", "chromium-browser", "google-chrome"):
+        if path := shutil.which(name):
+            return path
+    pytest.skip("no chromium on this machine: apt-get install chromium")
+
+
+@pytest.fixture(scope="session")
+def pgbouncer() -> str:
+    if path := shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin"):
+        return path
+    pytest.skip("no pgbouncer on this machine: apt-get install pgbouncer")
+
+
+def with_database(url: str, name: str) -> str:
+    return urlunsplit(urlsplit(url)._replace(path=f"/{name}"))
+
+
+def migrate(database_url: str) -> None:
+    command = [sys.executable, "manage.py", "migrate", "--verbosity", "0"]
+    subprocess.run(command, cwd=CHECKOUT, env={**os.environ, "DATABASE_URL": database_url}, check=True)
