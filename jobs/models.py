@@ -48,6 +48,11 @@ class Tenant(models.Model):
         return self.slug
 
 
+class PoolQuerySet(models.QuerySet["Pool"]):
+    def open_to(self, tenant: Tenant) -> "PoolQuerySet":
+        return self.filter(Q(shared=True) | Q(pk__in=tenant.pools.values("pk")))
+
+
 class Pool(models.Model):
     """A named group of workers. What it exports is all a job may name as its target there."""
 
@@ -62,6 +67,8 @@ class Pool(models.Model):
     )
     paused_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    objects = PoolQuerySet.as_manager()
 
     class Meta:
         db_table = "beatkeeper_pool"
@@ -255,3 +262,22 @@ class Declaration(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class IdempotentRequest(models.Model):
+    """What was answered to a request with an Idempotency-Key, so that its repetition gets the same answer."""
+
+    tenant = models.ForeignKey(Tenant, models.CASCADE)
+    key = models.CharField(max_length=64)
+    fingerprint = models.CharField(max_length=64)
+    status = models.PositiveSmallIntegerField(default=0)
+    answer = models.JSONField(null=True)
+    created_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        db_table = "beatkeeper_idempotent_request"
+        constraints = [models.UniqueConstraint(fields=["tenant", "key"], name="idempotent_request_once")]
+        indexes = [models.Index(fields=["created_at"], name="idempotent_request_age_idx")]
+
+    def __str__(self) -> str:
+        return self.key
