@@ -1,0 +1,106 @@
+"""The worker's shipped statements on a large database: cost does not grow with what they do not touch (R26, R31)."""
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+
+from scheduler_project.sdk.ids import attempt_id
+from scheduler_project.sdk.postgres import SQL
+from tests.contracts.plans import Cost, cost_of
+
+Row = dict[str, Any]
+KNOWN = ["demo.hello", "kind:http"]
+
+
+@pytest.fixture
+def connection(large: str) -> Iterator[psycopg.Connection[Row]]:
+    with psycopg.connect(large, autocommit=True, prepare_threshold=None, row_factory=dict_row) as connection:
+        yield connection
+
+
+@pytest.fixture
+def running(connection: psycopg.Connection[Row]) -> Row:
+    row = connection.execute(
+        "SELECT * FROM beatkeeper_live_run WHERE state = 'running' ORDER BY id LIMIT 1"
+    ).fetchone()
+    assert row is not None
+    return row
+
+
+def assert_cheap(cost: Cost, *, buffers_per_row: float, locks: int, partitions: int = 0) -> None:
+    assert cost.rows > 0, "the statement found nothing, so its cost says nothing"
+    assert cost.buffers_per_row <= buffers_per_row, cost
+    assert cost.locks <= locks, cost
+    assert len(cost.partitions) <= partitions, cost
+    assert not any(scan.startswith("Seq Scan on beatkeeper_live_run") for scan in cost.scans), cost
+    assert not any(scan.startswith("Seq Scan on beatkeeper_job") for scan in cost.scans), cost
+
+
+def test_a_claim_reads_one_lane_and_no_partition(connection: psycopg.Connection[Row]) -> None:
+    lane = connection.execute(
+        "SELECT tenant_id FROM beatkeeper_live_run WHERE state = 'queued' LIMIT 1"
+    ).fetchone()
+    assert lane is not None
+    values = {**_worker(connection), "tenant_id": lane["tenant_id"], "token": uuid4(), "known": KNOWN}
+    assert_cheap(cost_of(connection, SQL["claim"], values), buffers_per_row=90, locks=55)
+
+
+def test_a_claim_asked_again_is_found_by_its_token(connection: psycopg.Connection[Row], running: Row) -> None:
+    values = {"token": running["claim_token"], "worker": running["worker"]}
+    assert_cheap(cost_of(connection, SQL["claim_again"], values), buffers_per_row=150, locks=25)
+
+
+@pytest.mark.parametrize("next_state", ["succeeded", "dead", "delayed", "ready"])
+def test_a_report_touches_one_partition_of_each_table(
+    connection: psycopg.Connection[Row], running: Row, next_state: str
+) -> None:
+    cost = cost_of(connection, SQL["report"], _report(running, next_state))
+    assert_cheap(cost, buffers_per_row=120, locks=60, partitions=2)
+
+
+def test_a_heartbeat_costs_the_same_whatever_is_unfinished(connection: psycopg.Connection[Row]) -> None:
+    worker = _worker(connection)
+    values = {
+        "incarnation": worker["worker"], "answered": 0, "number": 1, "slots": 8, "busy": 4, "foreign_busy": 0,
+        "held": [uuid4() for _ in range(8)], "draining": False,
+    }  # fmt: skip
+    assert_cheap(cost_of(connection, SQL["heartbeat"], values), buffers_per_row=40, locks=10)
+
+
+def test_lanes_with_work_are_found_without_reading_their_backlog(connection: psycopg.Connection[Row]) -> None:
+    values = {"pool_id": 1, "known": KNOWN, "feed_after": 1.0, "most": 200}
+    cost = cost_of(connection, SQL["lanes_with_work"], values)
+    lanes = connection.execute(
+        "SELECT count(DISTINCT tenant_id) AS n FROM beatkeeper_live_run WHERE state = 'queued'"
+    ).fetchone()
+    assert lanes is not None
+    assert cost.buffers / lanes["n"] <= 30, cost
+    assert cost.locks <= 25
+
+
+def test_what_became_of_claims_is_looked_up_by_token(
+    connection: psycopg.Connection[Row], running: Row
+) -> None:
+    held = [running["claim_token"], *(uuid4() for _ in range(7))]
+    values = {"held": held, "incarnation": running["worker"]}
+    assert_cheap(cost_of(connection, SQL["claims_in_hand"], values), buffers_per_row=20, locks=15)
+
+
+def _worker(connection: psycopg.Connection[Row]) -> Row:
+    row = connection.execute("SELECT incarnation FROM beatkeeper_worker_node ORDER BY pid LIMIT 1").fetchone()
+    assert row is not None
+    return {"worker": row["incarnation"], "pool_id": 1, "lease": 86_400, "grace": 60}
+
+
+def _report(running: Row, next_state: str) -> Row:
+    run: UUID = running["id"]
+    return {
+        "run_id": run, "claim_seq": running["claim_seq"], "worker": running["worker"], "next_state": next_state,
+        "attempt_id": attempt_id(run, running["claim_seq"]), "delay": 1.0, "outcome": "failed", "error_class": "",
+        "error_type": "", "error_line": "", "fingerprint": "", "exit_code": None, "result": None, "log_object": "",
+        "log_offset": None, "log_length": None,
+    }  # fmt: skip
