@@ -6,6 +6,11 @@ import sys
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["standalone"]:
+        # It makes the database and the secret key that the settings ask for.
+        from scheduler_project import standalone
+
+        sys.exit(standalone.main(sys.argv[2:]))
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "scheduler_project.settings")
     from django.core.management import execute_from_command_line
 

@@ -88,7 +88,7 @@ class SupervisedProcess:
                 self._pause = 1.0
             pause, self._pause = self._pause, min(self._pause * 2, LONGEST_PAUSE_SECONDS)
             self._start_again_at = now + pause
-            self._kill_group()
+            self.kill()
             ending = _ending(self._process.returncode)
             return f"{self.name} {ending}; starting it again in {pause:.0f} s (its log: {self.log})"
         if now >= self._start_again_at:
@@ -107,10 +107,11 @@ class SupervisedProcess:
             self._process.wait(seconds)
         except subprocess.TimeoutExpired:
             pass
-        self._kill_group()
+        self.kill()
         self._process.wait()
 
-    def _kill_group(self) -> None:
+    def kill(self) -> None:
+        """With everything in its process group."""
         if self._process is not None:
             try:
                 os.killpg(self._process.pid, signal.SIGKILL)

@@ -1,0 +1,301 @@
+"""`manage.py standalone`: everything one machine needs, supervised in the foreground by one command.
+
+It runs before Django's settings can be loaded, because it makes what they ask for: a database and a secret key.
+"""
+
+import argparse
+import errno
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import psycopg
+
+from scheduler_project.embedded_postgres import EmbeddedPostgres
+from scheduler_project.state_folder import (
+    AlreadyRunning,
+    CannotStart,
+    LockFile,
+    choose,
+    make_folder,
+    secret_key,
+    unprivileged_account,
+)
+from scheduler_project.supervised_process import SupervisedProcess, die_with_parent, last_lines
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+HOST = "127.0.0.1"
+SLOTS = "4"
+ANSWER_SECONDS = 90.0
+FIRST_RUN_SECONDS = 15.0
+# The worker ends first, while it can still report; nobody needs the database after the API.
+STOP_SECONDS = {"worker": 30.0, "scheduler": 15.0, "api": 15.0}
+DOWN_SECONDS = 120.0
+
+
+class StopAsked(Exception):
+    """Somebody pressed Ctrl-C or sent SIGTERM."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--port", type=int, default=8000, help="where API and admin listen (8000)")
+    parser.add_argument("--state-dir", default="", help="where data, secrets and logs are kept (var)")
+    parser.add_argument("--stop", action="store_true", help="stop the copy that runs from this folder")
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="manage.py standalone", description=__doc__)
+    add_arguments(parser)
+    options = parser.parse_args(arguments)
+    return run(port=options.port, state_dir=options.state_dir, stop=options.stop)
+
+
+def run(*, port: int, state_dir: str, stop: bool) -> int:
+    database_url = os.environ.get("DATABASE_URL", "").strip()
+    try:
+        account = None if database_url else unprivileged_account()
+        folder = choose(CHECKOUT, state_dir or os.environ.get("BEATKEEPER_STATE_DIR", ""), account)
+        if stop:
+            return stop_running(folder)
+        database = None if database_url else EmbeddedPostgres(folder / "postgresql", account)
+        return Standalone(port, folder, database).run()
+    except AlreadyRunning as reason:
+        say(f"{reason}; `make down` stops it")
+    except CannotStart as reason:
+        say(str(reason))
+    return 2
+
+
+def stop_running(folder: Path) -> int:
+    lock = LockFile(folder / "standalone.pid")
+    holder = lock.holder()
+    if holder is None:
+        say(f"nothing runs from {folder}")
+        return 0
+    os.kill(holder, signal.SIGTERM)
+    end = time.monotonic() + DOWN_SECONDS
+    while lock.holder() is not None:
+        if time.monotonic() > end:
+            raise CannotStart(f"process {holder} has not stopped within {DOWN_SECONDS:.0f} s")
+        time.sleep(0.1)
+    say("stopped")
+    return 0
+
+
+class Standalone:
+    def __init__(self, port: int, folder: Path, database: EmbeddedPostgres | None) -> None:
+        self.port = port
+        self.folder = folder
+        self.database = database
+        self.logs = folder / "logs"
+        self.credentials = folder / "credentials.json"
+        self.env: dict[str, str] = {}
+        self.children: list[SupervisedProcess] = []
+        self._stop = threading.Event()
+
+    @property
+    def address(self) -> str:
+        return f"http://{HOST}:{self.port}"
+
+    def run(self) -> int:
+        """1. take the folder 2. database 3. tables and demo 4. processes 5. say where everything is 6. watch."""
+        with LockFile(self.folder / "standalone.pid"):
+            self._refuse_taken_port()
+            for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                signal.signal(signal_number, self._on_signal)
+            try:
+                self._start()
+                self._introduce()
+                self._watch()
+            except StopAsked:
+                pass
+            finally:
+                self._end()
+        return 0
+
+    def _start(self) -> None:
+        for name in ("logs", "log_store", "spool"):
+            make_folder(self.folder / name, 0o700)
+        database_url = self._start_database()
+        self.env = os.environ | {
+            "DATABASE_URL": database_url,
+            "SECRET_KEY": os.environ.get("SECRET_KEY") or secret_key(self.folder),
+            "LOG_STORE_URL": os.environ.get("LOG_STORE_URL") or (self.folder / "log_store").as_uri(),
+            "BEATKEEPER_SPOOL_DIR": os.environ.get("BEATKEEPER_SPOOL_DIR") or str(self.folder / "spool"),
+            "PYTHONUNBUFFERED": "1",
+        }
+        self._manage("migrate", "--no-input")
+        self._manage("demo", "--credentials-file", str(self.credentials))
+        self.children = self._processes()
+        for child in self.children:
+            child.start()
+        self._wait_for_the_api()
+
+    def _start_database(self) -> str:
+        if self.database is not None:
+            say(f"starting PostgreSQL in {self.database.folder} ...")
+            self.database.start()
+            return self.database.url()
+        url = os.environ["DATABASE_URL"].strip()
+        try:
+            psycopg.connect(url, connect_timeout=10).close()
+        except psycopg.Error as error:
+            raise CannotStart(f"the database of DATABASE_URL does not answer: {str(error).strip()}") from None
+        return url
+
+    def _processes(self) -> list[SupervisedProcess]:
+        celery = ["celery", "-A", "scheduler_project"]
+        worker = ["scheduler_project.sdk.feed", "--app", "scheduler_project", "--slots", SLOTS]
+        if self.env.get("CELERY_BROKER_URL"):
+            worker = [*celery, "worker", "--concurrency", SLOTS, "--hostname", f"standalone-{os.getpid()}@%h"]
+        gunicorn = ["gunicorn", "scheduler_project.wsgi", "--bind", f"{HOST}:{self.port}", "--threads", "8"]
+        return [
+            self._process("worker", worker),
+            self._process(
+                "scheduler", [*celery, "beat", "-S", "runs.beat:PartitionedScheduler", "--pidfile="]
+            ),
+            self._process("api", [*gunicorn, "--no-control-socket"]),
+        ]
+
+    def _process(self, name: str, module: list[str]) -> SupervisedProcess:
+        command = [sys.executable, "-m", *module]
+        return SupervisedProcess(name, command, cwd=CHECKOUT, env=self.env, log=self.logs / f"{name}.log")
+
+    def _manage(self, command: str, *arguments: str) -> None:
+        """One management command to its end; what it makes is for its owner's eyes only."""
+        log = self.logs / f"{command}.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "manage.py", command, *arguments],
+                cwd=CHECKOUT,
+                env=self.env,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=die_with_parent(signal.SIGTERM),
+                umask=0o077,
+            )
+        try:
+            while process.poll() is None:
+                self._pause(0.05)
+        finally:
+            process.kill()
+            process.wait()
+        if process.returncode != 0:
+            raise CannotStart(f"`manage.py {command}` failed; its last lines:\n{last_lines(log)}")
+
+    def _wait_for_the_api(self) -> None:
+        end = time.monotonic() + ANSWER_SECONDS
+        while not self._answers("/healthz"):
+            self._keep_alive()
+            if time.monotonic() > end:
+                lines = last_lines(self.logs / "api.log")
+                raise CannotStart(f"the API does not answer; the last lines of its log:\n{lines}")
+            self._pause(0.1)
+
+    def _answers(self, path: str) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.address}{path}", timeout=5) as answer:  # noqa: S310 - our own address
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+    def _introduce(self) -> None:
+        who: dict[str, str] = json.loads(self.credentials.read_text())
+        api = f"{self.address}/api/v1"
+        say(f"admin: {self.address}/admin/")
+        say(f"login: {who['admin_user']} {who['admin_password']}")
+        say(f"api: {api}")
+        say(f"key: {who['api_key']}")
+        header = f"-H 'Authorization: Bearer {who['api_key']}'"
+        job = self._first(f"{api}/jobs", who["api_key"]) or "JOB_ID"
+        say(f"curl -s {header} {api}/jobs")
+        say(f"curl -s -X POST {header} {api}/jobs/{job}/run")
+        end = time.monotonic() + FIRST_RUN_SECONDS
+        while (
+            not (run := self._first(f"{api}/runs?state=succeeded", who["api_key"])) and time.monotonic() < end
+        ):
+            self._keep_alive()
+            self._pause(0.25)
+        say(f"curl -s {header} {api}/runs/{run or 'RUN_ID'}/log")
+        say(f"Everything is kept in {self.folder}; Ctrl-C stops it.")
+
+    def _first(self, url: str, key: str) -> str:
+        """The id of the first of a list; empty when there is none."""
+        request = urllib.request.Request(url, headers={"Authorization": f"Bearer {key}"})  # noqa: S310 - our own
+        try:
+            with urllib.request.urlopen(request, timeout=5) as answer:  # noqa: S310 - our own address
+                found: list[dict[str, Any]] = json.load(answer)["results"]
+        except (OSError, ValueError, KeyError):
+            return ""
+        return str(found[0]["id"]) if found else ""
+
+    def _watch(self) -> None:
+        while True:
+            self._keep_alive()
+            self._pause(0.2)
+
+    def _keep_alive(self) -> None:
+        if self.database is not None and not self.database.is_alive():
+            say(f"PostgreSQL ended; starting it again (its log: {self.database.log})")
+            self.database.stop()
+            self.database.start()
+        for child in self.children:
+            if news := child.keep_alive():
+                say(news)
+
+    def _end(self) -> None:
+        """Each is asked, given its time, and killed with everything it started."""
+        if self.children:
+            say("stopping ...")
+        for child in self.children:
+            child.ask_to_stop()
+            child.wait_stopped(STOP_SECONDS[child.name])
+        if self.database is not None:
+            self.database.stop()
+
+    def _pause(self, seconds: float) -> None:
+        if self._stop.wait(seconds):
+            raise StopAsked
+
+    def _on_signal(self, signal_number: int, frame: FrameType | None) -> None:
+        """A second Ctrl-C is impatience: nobody is given time any more."""
+        if self._stop.is_set():
+            for child in self.children:
+                child.kill()
+        self._stop.set()
+
+    def _refuse_taken_port(self) -> None:
+        try:
+            with socket.socket() as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind((HOST, self.port))
+        except OverflowError:
+            raise CannotStart(f"{self.port} is not a port: choose one from 1024 to 65535") from None
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                fact = f"port {self.port} is taken by another program"
+            else:
+                fact = f"port {self.port} cannot be used ({error.strerror})"
+            raise CannotStart(f"{fact}: choose another one, as in `make up PORT=8001`") from None
+
+
+def say(line: str) -> None:
+    """A terminal that went away is no reason to stop."""
+    try:
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
+    except OSError:
+        pass
