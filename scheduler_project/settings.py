@@ -15,6 +15,8 @@ if not SECRET_KEY:
     raise ImproperlyConfigured("SECRET_KEY is not set: put a long random text into the environment")
 ALLOWED_HOSTS = env.names("BEATKEEPER_ALLOWED_HOSTS", "localhost,127.0.0.1,[::1]")
 CSRF_TRUSTED_ORIGINS = env.names("BEATKEEPER_TRUSTED_ORIGINS")
+# How many of our own proxies stand before the API: so many hops of X-Forwarded-For are believed.
+TRUSTED_PROXIES = env.integer("BEATKEEPER_TRUSTED_PROXIES", 0, 0, 10)
 
 _database = env.database("DATABASE_URL")
 if _database is None:
@@ -56,6 +58,7 @@ MIDDLEWARE = [
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "auditlog.middleware.AuditContextMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
 ]

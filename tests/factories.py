@@ -5,10 +5,14 @@ from itertools import count
 from typing import Any
 from uuid import UUID, uuid4
 
-from jobs.models import JOB_SLICES, Job, JobClock, JobVersion, Pool, Tenant
+from django.contrib.auth.models import User
+
+from jobs.models import JOB_SLICES, ApiKey, Job, JobClock, JobVersion, Membership, Pool, Role, Tenant
+from jobs.services import create_job
+from jobs.tenants import create_key
 from runs.models import JobGate, Lane, LiveRun, Run, WorkerNode
-from runs.states import LiveState, Trigger
-from scheduler_project.sdk.ids import run_id
+from runs.states import FinalState, LiveState, Trigger
+from scheduler_project.sdk.ids import created_run_id, run_id
 
 TASK = "tests.succeeds"
 numbers = count(1)
@@ -128,7 +132,7 @@ def make_run(
     return LiveRun.objects.get(run=run)
 
 
-def _way_to(state: str) -> list[str]:
+def _way_to(state: str) -> list[LiveState]:
     way = [LiveState.QUEUED, LiveState.RUNNING, LiveState.WAITING_CALLBACK]
     return way[: way.index(LiveState(state)) + 1] if state in way else []
 
@@ -148,3 +152,64 @@ def _belongings(state: str, worker: WorkerNode | None, asked: dict[str, Any]) ->
         "started_at": asked.get("started_at", claimed),
         "wake_at": asked.get("wake_at", instant + timedelta(hours=1)),
     }
+
+
+def make_key(tenant: Tenant | None = None, role: Role = Role.ADMIN, **fields: Any) -> tuple[ApiKey, str]:
+    """The key and its text, which is shown this once."""
+    return create_key(tenant or make_tenant(), fields.pop("name", "key of a test"), role, **fields)
+
+
+def make_user(tenant: Tenant | None = None, role: Role = Role.VIEWER, **fields: Any) -> User:
+    name = fields.pop("username", f"user-{next(numbers)}")
+    user = User.objects.create_user(name, password="only-for-tests", **fields)
+    if tenant is not None:
+        Membership.objects.create(user=user, tenant=tenant, role=role)
+    return user
+
+
+def job_spec(**values: Any) -> dict[str, Any]:
+    """As a team posts it: on demand in the default pool, unless told otherwise."""
+    target = {"kind": "celery", "task": TASK, "args": [], "kwargs": {}}
+    return {"name": f"job-{next(numbers)}", "target": target, **values}
+
+
+def post_job(tenant: Tenant | None = None, **spec: Any) -> Job:
+    """A job as the service makes it, with all that belongs to it."""
+    slug = spec.get("pool", "default")
+    if not Pool.objects.filter(slug=slug).exists():
+        make_pool(slug=slug)
+    return create_job(tenant or make_tenant(), job_spec(**spec))
+
+
+def make_due(job: Job, planned_at: datetime | None = None) -> datetime:
+    """Its clock is behind, as if no scheduler had come by."""
+    planned_at = planned_at or now() - timedelta(seconds=1)
+    JobClock.objects.filter(job=job).update(next_run_at=planned_at)
+    return planned_at
+
+
+def make_finished_run(
+    job: Job,
+    state: FinalState = FinalState.SUCCEEDED,
+    *,
+    planned_at: datetime | None = None,
+    trigger: Trigger = Trigger.SCHEDULE,
+    **fields: Any,
+) -> Run:
+    planned_at = planned_at or now() - timedelta(milliseconds=next(numbers))
+    planned = trigger in (Trigger.SCHEDULE, Trigger.CATCH_UP)
+    ran = state not in (FinalState.SKIPPED, FinalState.CANCELLED)
+    belongings = {"ended_from": LiveState.RUNNING, "attempts": 1, "started_at": planned_at} if ran else {}
+    cancelled = {"ended_from": LiveState.READY} if state == FinalState.CANCELLED else {}
+    values = {
+        "id": run_id(job.id, planned_at) if planned else created_run_id(planned_at, uuid4().bytes),
+        "version": job.version,
+        "trigger": trigger,
+        "planned_at": planned_at,
+        "priority": job.priority,
+        "finished_at": planned_at + timedelta(seconds=1),
+        **belongings,
+        **cancelled,
+        **fields,
+    }
+    return Run.objects.create(tenant=job.tenant, pool=job.pool, job=job, state=state, **values)

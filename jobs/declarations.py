@@ -1,0 +1,68 @@
+"""Jobs declared by decorators in a team's code: applied through the same services as everybody's."""
+
+from django.db import transaction
+
+from auditlog.context import acting_as
+from auditlog.models import ActorKind
+from jobs.database_clock import database_now
+from jobs.input_checks import Json
+from jobs.models import Declaration, Job, Pool
+from jobs.refusals import Refused
+from jobs.services import create_job, edit_job
+from jobs.targets import is_reserved
+
+
+def apply_declarations(limit: int = 100) -> int:
+    """Applies what is waiting, oldest first, each in its own transaction; returns how many were looked at.
+
+    A declaration that is refused keeps the reason on its row, where the worker that declared it reads it.
+    """
+    for applied in range(limit):
+        if not _apply_next():
+            return applied
+    return limit
+
+
+@transaction.atomic
+def _apply_next() -> bool:
+    waiting = Declaration.objects.select_for_update(skip_locked=True, of=("self",)).filter(applied_at=None)
+    declaration = waiting.select_related("tenant", "pool").order_by("declared_at", "id").first()
+    if declaration is None:
+        return False
+    declaration.error = _apply(declaration)
+    declaration.applied_at = database_now()
+    declaration.save(update_fields=["error", "applied_at"])
+    return True
+
+
+def _apply(declaration: Declaration) -> str:
+    """The reason of a refusal, or nothing. A refused declaration changes nothing else."""
+    with acting_as(ActorKind.WORKER, f"pool {declaration.pool.slug}"):
+        try:
+            with transaction.atomic():
+                _export(declaration.pool, declaration.spec)
+                _create_or_edit(declaration)
+        except Refused as refused:
+            return str(refused) + (f" ({refused.hint})" if refused.hint else "")
+    return ""
+
+
+def _export(pool: Pool, spec: Json) -> None:
+    """What the workers of a pool declare, they can run."""
+    target = spec.get("target")
+    task = target.get("task") if isinstance(target, dict) else None
+    if not isinstance(task, str) or is_reserved(task) or len(task) > 200:
+        return
+    locked = Pool.objects.select_for_update().get(pk=pool.pk)
+    if task not in locked.exported_tasks:
+        locked.exported_tasks = sorted([*locked.exported_tasks, task])
+        locked.save(update_fields=["exported_tasks"])
+
+
+def _create_or_edit(declaration: Declaration) -> None:
+    data = {**declaration.spec, "name": declaration.name, "pool": declaration.pool.slug}
+    job = Job.objects.of(declaration.tenant).filter(name=declaration.name).first()
+    if job is None:
+        create_job(declaration.tenant, data)
+    else:
+        edit_job(job, data, whole=True)

@@ -1,0 +1,313 @@
+"""A job as a team writes it down: every field read and checked in one place, all mistakes named at once."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.conf import settings
+
+from jobs import durations, targets
+from jobs.input_checks import Json, expect_object, listed, near, refuse_unknown, refused, shown
+from jobs.models import DEFAULT_PRIORITY, Job, JobVersion, Overlap, Pool, Tenant
+from jobs.refusals import FieldError, InvalidInput
+from jobs.schedules import BadSchedule, Once, Schedule, next_after, parse
+
+SECOND = timedelta(seconds=1)
+DAY = timedelta(days=1)
+DEFAULT_TIMEOUT_MS = 3_600_000
+LONGEST_TIMEOUT = 30 * DAY
+DEFAULT_RETRY: Json = {"max_attempts": 4, "backoff": "exponential", "base": 10.0, "cap": 3600.0}
+DEFAULT_CATCH_UP: Json = {"policy": "last", "window": 86_400.0}
+BACKOFFS = ("exponential", "linear", "fixed")
+CATCH_UP_POLICIES = ("last", "skip")
+LATER_OVERLAPS = ("buffer_one", "buffer_all", "cancel_other", "terminate_other")
+
+# Of the job itself; a change takes effect at once and leaves version and clock alone.
+JOB_FIELDS = ("name", "description", "pool", "priority", "tags")
+# Of a version; a change writes the next one.
+VERSION_FIELDS = (
+    "target",
+    "schedule",
+    "timeout",
+    "overlap",
+    "catch_up",
+    "retry",
+    "max_concurrency",
+    "resources",
+)
+FIELDS = (*JOB_FIELDS, *VERSION_FIELDS, "depends_on")
+READ_ONLY = {
+    "status": "use POST …/pause, …/resume or …/cancel",
+    **dict.fromkeys(
+        (
+            "id",
+            "version",
+            "next_run_at",
+            "schedule_in_words",
+            "estimated_start_at",
+            "created_at",
+            "updated_at",
+        ),
+        "leave it out: it is read only",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Given:
+    """The fields a request gave, read; those it left out are absent."""
+
+    values: Json
+
+    def job_values(self) -> Json:
+        return {name: self.values[name] for name in JOB_FIELDS if name in self.values}
+
+    def version_values(self) -> Json:
+        names = {"timeout": "timeout_ms"}
+        return {names.get(n, n): self.values[n] for n in VERSION_FIELDS if n in self.values}
+
+
+def defaults() -> Json:
+    return {
+        "description": "",
+        "priority": DEFAULT_PRIORITY,
+        "tags": {},
+        "schedule": None,
+        "timeout": DEFAULT_TIMEOUT_MS,
+        "overlap": Overlap.SKIP.value,
+        "catch_up": DEFAULT_CATCH_UP,
+        "retry": DEFAULT_RETRY,
+        "max_concurrency": None,
+        "resources": {},
+    }
+
+
+def read_new(tenant: Tenant, data: object, job_id: object) -> Given:
+    """A whole new spec: `name` and `target` must be given, `pool` is the default pool unless named."""
+    given, errors = _read(tenant, data, job_id, required=("name", "target"), extra={"pool": "default"})
+    if "pool" in given and "target" in given:
+        _collect(errors, lambda: targets.check_exported(given["target"], given["pool"]))
+    if errors:
+        raise InvalidInput(errors)
+    return Given({**defaults(), **given})
+
+
+def read_changes(job: Job, present: JobVersion, data: object) -> Given:
+    """Only what shall change. Nested values are replaced whole."""
+    given, errors = _read(job.tenant, data, job.id, required=(), extra={})
+    if ("pool" in given or "target" in given) and not errors:
+        target, pool = given.get("target", present.target), given.get("pool", job.pool)
+        _collect(errors, lambda: targets.check_exported(target, pool))
+    if errors:
+        raise InvalidInput(errors)
+    return Given(given)
+
+
+def read_schedule(value: object, hash_id: str) -> Schedule:
+    try:
+        return parse(value, hash_id=hash_id)
+    except BadSchedule as bad:
+        raise refused(bad.field, bad.detail, bad.hint) from None
+
+
+def first_time(schedule_json: Json | None, hash_id: str, anchor: datetime, now: datetime) -> datetime | None:
+    """The first planned time after now. A schedule that has none is a mistake of whoever sends it."""
+    schedule = read_schedule(schedule_json, hash_id)
+    found = next_after(schedule, now, anchor=anchor)
+    if found is None and schedule_json is not None:
+        if isinstance(schedule, Once):
+            raise refused(
+                "schedule.at", f"{schedule_json['at']} is in the past", f"it is now {as_text(now)}", "past"
+            )
+        field = "schedule.end" if schedule.end else "schedule"
+        raise refused(field, "the schedule has no time left", f"it is now {as_text(now)}", "past")
+    return found
+
+
+def as_text(instant: datetime) -> str:
+    return instant.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
+
+
+def _read(
+    tenant: Tenant, data: object, job_id: object, *, required: tuple[str, ...], extra: Json
+) -> tuple[Json, list[FieldError]]:
+    given = {**extra, **expect_object(data, "")}
+    errors = _unknown_fields(given)
+    values: Json = {}
+    for name in (field for field in FIELDS if field in given):
+        read = _reader(name, tenant, str(job_id))
+        _collect(errors, lambda n=name, r=read: values.__setitem__(n, r(given[n])))  # type: ignore[misc]
+    errors += [FieldError(name, "is required", code="required") for name in required if name not in given]
+    return values, errors
+
+
+def _collect(errors: list[FieldError], read: Callable[[], object]) -> None:
+    try:
+        read()
+    except InvalidInput as invalid:
+        errors += invalid.errors
+
+
+def _unknown_fields(given: Json) -> list[FieldError]:
+    errors = []
+    for name in given:
+        if name in READ_ONLY:
+            errors.append(FieldError(name, "cannot be set", READ_ONLY[name], "read_only"))
+        elif name not in FIELDS:
+            hint = near(name, FIELDS) or listed(FIELDS, "known are")
+            errors.append(FieldError(name[:60], "is not known", hint, "unknown_field"))
+    return errors
+
+
+def _reader(name: str, tenant: Tenant, hash_id: str) -> Callable[[Any], Any]:
+    if name == "pool":
+        return lambda value: _read_pool(tenant, value)
+    if name == "schedule":
+        return lambda value: read_schedule(value, hash_id).as_json()
+    return READERS[name]
+
+
+def _read_name(value: object) -> str:
+    if not isinstance(value, str):
+        raise refused("name", f"{shown(value)} is not a string", "at most 120 characters", "wrong_type")
+    if not 1 <= len(value) <= 120 or value != value.strip() or not value.isprintable():
+        raise refused(
+            "name", f"{shown(value)} is not a name", "1 to 120 printable characters, no space at the ends"
+        )
+    return value
+
+
+def _read_description(value: object) -> str:
+    if not isinstance(value, str) or len(value) > 4000:
+        raise refused(
+            "description", f"{shown(value)} is not a description", "a string of at most 4000 characters"
+        )
+    return value
+
+
+def _read_pool(tenant: Tenant, value: object) -> Pool:
+    """A pool of other tenants is refused in the same words as one that does not exist."""
+    pools = Pool.objects.open_to(tenant)
+    pool = pools.filter(slug=value).first() if isinstance(value, str) else None
+    if pool is None:
+        slugs = list(pools.values_list("slug", flat=True))
+        hint = near(str(value), slugs) or listed(slugs, "open to you are") or "no pool is open to you yet"
+        raise refused("pool", f"{shown(value)} is not a pool open to you", hint, "unknown_pool")
+    return pool
+
+
+def _read_priority(value: object) -> int:
+    return _whole_number(value, "priority", 0, 1000)
+
+
+def _read_tags(value: object) -> Json:
+    tags = expect_object(value, "tags")
+    if len(tags) > 50:
+        raise refused("tags", f"{len(tags)} tags are too many", "at most 50")
+    for name, text in tags.items():
+        if not 1 <= len(name) <= 60 or ":" in name or not name.isprintable():
+            raise refused("tags", f"{shown(name)} is not the name of a tag", "1 to 60 characters, no colon")
+        if not isinstance(text, str) or len(text) > 200:
+            raise refused(
+                f"tags.{name}",
+                f"{shown(text)} is not the value of a tag",
+                "a string of at most 200 characters",
+            )
+    return tags
+
+
+def _read_timeout(value: object) -> int:
+    return durations.read(value, "timeout", SECOND, LONGEST_TIMEOUT) // timedelta(milliseconds=1)
+
+
+def _read_overlap(value: object) -> str:
+    available = listed(Overlap.values, "available are")
+    if value in LATER_OVERLAPS:
+        raise refused("overlap", f"{value} is not available yet", available, "not_available")
+    if value not in Overlap.values:
+        raise refused("overlap", f"{shown(value)} is not an overlap policy", available)
+    return str(value)
+
+
+def _read_catch_up(value: object) -> Json:
+    given = expect_object(value, "catch_up")
+    refuse_unknown(given, ("policy", "window"), "catch_up")
+    policy = given.get("policy", DEFAULT_CATCH_UP["policy"])
+    if policy not in CATCH_UP_POLICIES:
+        available = listed(CATCH_UP_POLICIES, "available are")
+        raise refused("catch_up.policy", f"{shown(policy)} is not available", available)
+    # A run for an older time would find no partition any more.
+    longest = timedelta(days=settings.HOT_PERIOD_DAYS - 2)
+    window = durations.read(
+        given.get("window", DEFAULT_CATCH_UP["window"]), "catch_up.window", SECOND, longest
+    )
+    return {"policy": policy, "window": window.total_seconds()}
+
+
+def _read_retry(value: object) -> Json:
+    given = expect_object(value, "retry")
+    refuse_unknown(given, tuple(DEFAULT_RETRY), "retry")
+    merged = {**DEFAULT_RETRY, **given}
+    if merged["backoff"] not in BACKOFFS:
+        raise refused(
+            "retry.backoff", f"{shown(merged['backoff'])} is not a back-off", listed(BACKOFFS, "one of")
+        )
+    longest = 7 * DAY
+    base = durations.read(merged["base"], "retry.base", timedelta(0), longest)
+    cap = durations.read(merged["cap"], "retry.cap", timedelta(0), longest)
+    if cap < base and "cap" not in given:
+        cap = base
+    if cap < base:
+        raise refused(
+            "retry.cap", "the longest delay is below the first one, base", "raise cap or lower base"
+        )
+    return {
+        "max_attempts": _whole_number(merged["max_attempts"], "retry.max_attempts", 1, 100),
+        "backoff": merged["backoff"],
+        "base": base.total_seconds(),
+        "cap": cap.total_seconds(),
+    }
+
+
+def _read_max_concurrency(value: object) -> int | None:
+    return None if value is None else _whole_number(value, "max_concurrency", 1, 10_000)
+
+
+def _read_resources(value: object) -> Json:
+    if value:
+        raise refused(
+            "resources", "placing by resources is not available yet", "leave it out", "not_available"
+        )
+    return {}
+
+
+def _read_depends_on(value: object) -> list[object]:
+    if value:
+        raise refused("depends_on", "dependencies are not available yet", "leave it out", "not_available")
+    return []
+
+
+def _whole_number(value: object, field: str, minimum: int, maximum: int) -> int:
+    hint = f"a whole number from {minimum} to {maximum}"
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise refused(field, f"{shown(value)} is not a whole number", hint, "wrong_type")
+    if not minimum <= value <= maximum:
+        raise refused(field, f"{shown(value)} is out of range", hint, "out_of_range")
+    return value
+
+
+READERS: dict[str, Callable[[Any], Any]] = {
+    "name": _read_name,
+    "description": _read_description,
+    "priority": _read_priority,
+    "tags": _read_tags,
+    "target": targets.read_target,
+    "timeout": _read_timeout,
+    "overlap": _read_overlap,
+    "catch_up": _read_catch_up,
+    "retry": _read_retry,
+    "max_concurrency": _read_max_concurrency,
+    "resources": _read_resources,
+    "depends_on": _read_depends_on,
+}

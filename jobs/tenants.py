@@ -1,0 +1,119 @@
+"""Who may do what: keys, memberships, roles. A tenant sees and touches only its own (promise 9)."""
+
+import hmac
+import secrets
+from datetime import datetime, timedelta
+from hashlib import sha256
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.db import transaction
+from django.db.models import Q
+from django.db.models.functions import Now
+
+from auditlog.actions import Action
+from auditlog.record import record
+from jobs.database_clock import database_now
+from jobs.models import ApiKey, Membership, Role, Tenant
+
+KEY_START = "bk"
+USE_NOTED_EVERY = timedelta(minutes=1)
+# What a role includes besides itself.
+RANK = {Role.VIEWER: 0, Role.OPERATOR: 1, Role.ADMIN: 2}
+# Compared with when no key has the prefix, so that the answer takes as long.
+NO_DIGEST = "0" * 64
+
+
+@transaction.atomic
+def create_key(
+    tenant: Tenant, name: str, role: Role = Role.ADMIN, expires_at: datetime | None = None
+) -> tuple[ApiKey, str]:
+    """The key's text is returned this once; only its digest is kept."""
+    prefix, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
+    text = f"{KEY_START}_{prefix}_{secret}"
+    key = ApiKey.objects.create(
+        tenant=tenant, name=name, role=role, prefix=prefix, digest=_digest(text), expires_at=expires_at
+    )
+    record(Action.KEY_CREATED, key, tenant_id=tenant.pk, after=_key_facts(key))
+    return key, text
+
+
+@transaction.atomic
+def revoke_key(key: ApiKey, reason: str = "") -> ApiKey:
+    locked = ApiKey.objects.select_for_update().get(pk=key.pk)
+    if locked.revoked_at is None:
+        before = _key_facts(locked)
+        locked.revoked_at = database_now()
+        locked.save(update_fields=["revoked_at"])
+        after = _key_facts(locked)
+        record(
+            Action.KEY_REVOKED, locked, tenant_id=locked.tenant_id, before=before, after=after, reason=reason
+        )
+    return locked
+
+
+def find_key(text: str) -> ApiKey | None:
+    """The valid key with this text: not revoked, not expired by the database's clock."""
+    start, _, rest = text.partition("_")
+    prefix, _, _secret = rest.partition("_")
+    keys = ApiKey.objects.select_related("tenant").filter(prefix=prefix[:16], revoked_at=None)
+    key = keys.filter(Q(expires_at=None) | Q(expires_at__gt=Now())).first() if start == KEY_START else None
+    matches = hmac.compare_digest(key.digest if key else NO_DIGEST, _digest(text))
+    return key if key and matches else None
+
+
+def note_use(key: ApiKey, now: datetime) -> None:
+    """At most once a minute: a busy key must not become a busy row."""
+    if key.last_used_at is None or now - key.last_used_at >= USE_NOTED_EVERY:
+        stale = Q(last_used_at=None) | Q(last_used_at__lt=Now() - USE_NOTED_EVERY)
+        ApiKey.objects.filter(stale, pk=key.pk).update(last_used_at=Now())
+
+
+def may(role: str, needed: Role) -> bool:
+    return RANK[Role(role)] >= RANK[needed]
+
+
+def tenants_of(user: User, needed: Role = Role.VIEWER) -> "list[int]":
+    """Ids of the tenants in which the user has at least this role; all of them for a superuser."""
+    if user.is_superuser:
+        return list(Tenant.objects.values_list("pk", flat=True))
+    roles = [role for role in Role if may(role, needed)]
+    return list(Membership.objects.filter(user=user, role__in=roles).values_list("tenant_id", flat=True))
+
+
+@transaction.atomic
+def set_membership(user: User, tenant: Tenant, role: Role) -> Membership:
+    member = Membership.objects.select_for_update().filter(user=user, tenant=tenant).first()
+    before = _member_facts(member) if member else None
+    if member is None:
+        member = Membership(user=user, tenant=tenant)
+    member.role = role
+    member.save()
+    action = Action.MEMBER_CHANGED if before else Action.MEMBER_ADDED
+    record(action, member, tenant_id=tenant.pk, before=before, after=_member_facts(member))
+    return member
+
+
+@transaction.atomic
+def remove_membership(member: Membership) -> None:
+    record(Action.MEMBER_REMOVED, member, tenant_id=member.tenant_id, before=_member_facts(member))
+    member.delete()
+
+
+def _digest(text: str) -> str:
+    # The secret is 256 random bits: a slow hash would protect nothing and cost every request.
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _key_facts(key: ApiKey) -> dict[str, Any]:
+    return {
+        "name": key.name,
+        "prefix": key.prefix,
+        "role": key.role,
+        "expires_at": key.expires_at.isoformat() if key.expires_at else None,
+        "revoked_at": key.revoked_at.isoformat() if key.revoked_at else None,
+    }
+
+
+def _member_facts(member: Membership) -> dict[str, Any]:
+    return {"user": member.user.get_username(), "role": member.role}
