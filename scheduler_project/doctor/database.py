@@ -1,0 +1,191 @@
+"""PostgreSQL: is it there, is it ours, will it keep what it acknowledged, and does anything hold it up."""
+
+import time
+from datetime import datetime, timezone
+from typing import Any
+from urllib.parse import urlsplit
+
+import psycopg
+from django.conf import settings
+from django.db import connection, transaction
+from django.db.migrations.executor import MigrationExecutor
+from django.db.utils import DatabaseError
+
+from runs import slices
+from scheduler_project.doctor.findings import Finding, Findings, age, counted, fine, note, problem
+
+OLDEST_VERSION = 14
+LONG_TRANSACTION_SECONDS = 300
+SKEW_SECONDS = 2.0
+SLOWEST_STATEMENT = "30s"
+
+
+def reachable() -> Findings:
+    started = time.monotonic()
+    try:
+        connection.ensure_connection()
+        major = connection.cursor().connection.info.server_version // 10_000
+    except DatabaseError as error:
+        where, why = place(settings.DATABASE_URL), first_line(error)
+        yield problem(
+            f"the database at {where} does not answer: {why}", "start PostgreSQL, or correct DATABASE_URL"
+        )
+        return
+    milliseconds = (time.monotonic() - started) * 1000
+    yield fine(f"PostgreSQL {major} at {place(settings.DATABASE_URL)} answers in {milliseconds:.0f} ms")
+    if major < OLDEST_VERSION:
+        yield problem(f"PostgreSQL {major} is too old", f"upgrade to PostgreSQL {OLDEST_VERSION} or newer")
+
+
+def is_reachable() -> bool:
+    try:
+        connection.ensure_connection()
+    except DatabaseError:
+        return False
+    return True
+
+
+def migrations() -> Findings:
+    executor = MigrationExecutor(connection)
+    plan = executor.migration_plan(executor.loader.graph.leaf_nodes())
+    if plan:
+        names = ", ".join(f"{migration.app_label}.{migration.name}" for migration, _ in plan[:3])
+        more = f" and {len(plan) - 3} more" if len(plan) > 3 else ""
+        yield problem(
+            f"{counted(len(plan), 'migration is', 'migrations are')} not applied: {names}{more}",
+            "run `manage.py migrate`",
+        )
+    unknown = sorted(set(executor.loader.applied_migrations or {}) - set(executor.loader.graph.nodes))
+    ours = [f"{app}.{name}" for app, name in unknown if app.startswith("beatkeeper_")]
+    if ours:
+        yield note(f"the database is newer than this code: {', '.join(ours)}", "upgrade this machine as well")
+    if not plan and not ours:
+        yield fine("all migrations are applied")
+
+
+def is_migrated() -> bool:
+    return "beatkeeper_worker_node" in connection.introspection.table_names()
+
+
+def durability() -> Findings:
+    for name in ("fsync", "full_page_writes", "synchronous_commit"):
+        if setting(name) == "off":
+            yield problem(
+                f"{name} is off: what was acknowledged can be lost in a crash",
+                f"set {name} = on in postgresql.conf and reload",
+            )
+    if not setting("synchronous_standby_names"):
+        yield note(
+            "no synchronous standby: with the loss of this database's disk the last moments are lost too",
+            "set synchronous_standby_names once there is a standby",
+        )
+    else:
+        yield fine("commits wait for a synchronous standby")
+
+
+def pooler() -> Findings:
+    """Schedulers hold session locks, which a transaction pooler gives to everybody at once (R32)."""
+    url = settings.DATABASE_DIRECT_URL
+    try:
+        slices.refuse_transaction_pooler(url)
+    except slices.TransactionPooler:
+        yield problem(
+            f"a transaction pooler stands between the schedulers and the database ({place(url)}):"
+            " locks taken through it exclude nobody",
+            "set DATABASE_DIRECT_URL to PostgreSQL itself; DATABASE_URL may stay with the pooler",
+        )
+    except psycopg.Error as error:
+        yield problem(
+            f"DATABASE_DIRECT_URL at {place(url)} does not answer: {first_line(error)}",
+            "correct DATABASE_DIRECT_URL: schedulers connect by it",
+        )
+    else:
+        yield fine("no transaction pooler stands before the schedulers")
+
+
+def long_transactions() -> Findings:
+    found = False
+    for finding in [*_open_transactions(), *_prepared_transactions(), *_replication_slots()]:
+        found = True
+        yield finding
+    if not found:
+        yield fine("no transaction is older than 5 minutes")
+
+
+def _open_transactions() -> list[Finding]:
+    lines = []
+    for pid, user, application, state, seconds in rows(
+        "SELECT pid, usename, coalesce(nullif(application_name, ''), 'unnamed'), state,"
+        " extract(epoch FROM now() - xact_start)::float8 FROM pg_stat_activity"
+        " WHERE xact_start < now() - make_interval(secs => %s) AND backend_type = 'client backend'"
+        "   AND datname = current_database() AND pid <> pg_backend_pid() ORDER BY xact_start LIMIT 5",
+        [LONG_TRANSACTION_SECONDS],
+    ):
+        lines.append(
+            problem(
+                f"a transaction of {user} ({application}, {state}) is open for {age(seconds)}:"
+                " as long as it lasts, no table can be cleaned and every pass gets slower",
+                f"end it: SELECT pg_terminate_backend({pid})",
+            )
+        )
+    return lines
+
+
+def _prepared_transactions() -> list[Finding]:
+    return [
+        problem(f"the prepared transaction {gid} is forgotten", f"end it: ROLLBACK PREPARED '{gid}'")
+        for (gid,) in rows(
+            "SELECT gid FROM pg_prepared_xacts WHERE prepared < now() - make_interval(secs => %s) LIMIT 5",
+            [LONG_TRANSACTION_SECONDS],
+        )
+    ]
+
+
+def _replication_slots() -> list[Finding]:
+    return [
+        problem(
+            f"the replication slot {name} has no consumer and holds back cleaning",
+            f"start its consumer, or drop it: SELECT pg_drop_replication_slot('{name}')",
+        )
+        for (name,) in rows(
+            "SELECT slot_name FROM pg_replication_slots"
+            " WHERE NOT active AND (xmin IS NOT NULL OR catalog_xmin IS NOT NULL) LIMIT 5"
+        )
+    ]
+
+
+def clock() -> Findings:
+    before = datetime.now(timezone.utc)
+    ((theirs,),) = rows("SELECT clock_timestamp()")
+    after = datetime.now(timezone.utc)
+    skew = (theirs - (before + (after - before) / 2)).total_seconds()
+    if abs(skew) <= SKEW_SECONDS:
+        yield fine(f"this machine's clock and the database's differ by {abs(skew) * 1000:.0f} ms")
+        return
+    yield problem(
+        f"this machine's clock is {age(abs(skew))} {'behind' if skew > 0 else 'ahead of'} the database's",
+        "let both take their time from NTP; planned times follow the database's clock",
+    )
+
+
+def setting(name: str) -> str:
+    ((value,),) = rows("SELECT current_setting(%s, true)", [name])
+    return str(value or "")
+
+
+def rows(query: str, parameters: list[Any] | None = None) -> list[tuple[Any, ...]]:
+    """One short transaction, so that the limit of its time does not stay behind in a pooled connection."""
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SELECT set_config('statement_timeout', %s, true)", [SLOWEST_STATEMENT])
+        cursor.execute(query, parameters or [])
+        return list(cursor.fetchall())
+
+
+def place(url: str) -> str:
+    """Host, port and name of a URL; never its password."""
+    parts = urlsplit(url)
+    return f"{parts.netloc.rpartition('@')[2] or 'the local socket'}{parts.path}"
+
+
+def first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,179 @@
+"""Is what is due being fired, handed over and executed, and if not, what is it that is missing."""
+
+import tempfile
+from datetime import timedelta
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from django.conf import settings
+from django.db.models import Count, QuerySet, Sum
+from django.db.models.functions import Now
+
+from jobs.models import Declaration, Job, JobStatus
+from runs.models import LiveRun, NodeState, WorkerNode
+from runs.states import LiveState
+from scheduler_project.doctor.database import rows
+from scheduler_project.doctor.findings import Findings, age, counted, fine, problem
+
+LATE_SECONDS = 15
+UNCLAIMED_SECONDS = 60
+DECLARATION_SECONDS = 60
+SHOWN = 3
+
+
+def due_jobs() -> Findings:
+    ((count, oldest),) = rows(
+        "SELECT count(*), extract(epoch FROM now() - min(next_run_at))::float8 FROM beatkeeper_job_clock"
+        " WHERE next_run_at < now() - make_interval(secs => %s)",
+        [LATE_SECONDS],
+    )
+    if not count:
+        yield fine("no job is due and not fired")
+        return
+    ((name,),) = rows(
+        "SELECT job.name FROM beatkeeper_job_clock clock JOIN beatkeeper_job job ON job.id = clock.job_id"
+        " WHERE clock.next_run_at IS NOT NULL ORDER BY clock.next_run_at LIMIT 1"
+    )
+    yield problem(
+        f"{counted(count, 'job is', 'jobs are')} due and not fired, {name} since {age(oldest)}",
+        "see whether a scheduler is alive and which slices are uncovered; its log names what holds it up",
+    )
+
+
+def queued_runs() -> Findings:
+    found = rows(
+        "SELECT pool.slug, tenant.slug, count(*), extract(epoch FROM now() - min(queued_at))::float8"
+        " FROM beatkeeper_live_run live JOIN beatkeeper_pool pool ON pool.id = live.pool_id"
+        " JOIN beatkeeper_tenant tenant ON tenant.id = live.tenant_id"
+        " WHERE live.state = 'queued' AND queued_at < now() - make_interval(secs => %s)"
+        " GROUP BY 1, 2 ORDER BY 4 DESC LIMIT 10",
+        [UNCLAIMED_SECONDS],
+    )
+    for pool, tenant, count, oldest in found:
+        yield problem(
+            f"{counted(count, 'run')} of {tenant} in the pool {pool} are queued and unclaimed, since {age(oldest)}",
+            f"add workers to the pool {pool} or see what keeps their slots: all may be busy",
+        )
+    if not found:
+        yield fine("no queued run waits for a worker")
+
+
+def waiting_runs() -> Findings:
+    """Ready, but not handed over: the lane knows why, or dispatch is not running."""
+    found = rows(
+        "SELECT pool.slug, tenant.slug, count(*), extract(epoch FROM now() - min(available_at))::float8,"
+        " coalesce(max(lane.reason), '')"
+        " FROM beatkeeper_live_run live JOIN beatkeeper_pool pool ON pool.id = live.pool_id"
+        " JOIN beatkeeper_tenant tenant ON tenant.id = live.tenant_id"
+        " LEFT JOIN beatkeeper_lane lane ON lane.pool_id = live.pool_id AND lane.tenant_id = live.tenant_id"
+        " WHERE live.state = 'ready' AND available_at < now() - make_interval(secs => %s)"
+        " GROUP BY 1, 2 ORDER BY 4 DESC LIMIT 10",
+        [UNCLAIMED_SECONDS],
+    )
+    for pool, tenant, count, oldest, reason in found:
+        why = f"; the lane says: {reason}" if reason else ""
+        yield problem(
+            f"{counted(count, 'run')} of {tenant} in the pool {pool} wait to be handed over, since {age(oldest)}{why}",
+            "lift what the lane names" if reason else "see whether a scheduler is alive, and its log",
+        )
+    if not found:
+        yield fine("no run waits to be handed over")
+
+
+def workers() -> Findings:
+    """Every pool with work has a living worker, and every target somebody who knows it."""
+    healthy = True
+    for pool, count in _pools_without_workers():
+        healthy = False
+        yield problem(
+            f"{counted(count, 'run waits', 'runs wait')} in the pool {pool}, which has no living worker",
+            f"start one: BEATKEEPER_POOL={pool} celery -A scheduler_project worker",
+        )
+    for pool, target, count in _targets_nobody_knows():
+        healthy = False
+        yield problem(
+            f"{counted(count, 'run waits', 'runs wait')} for {target}, which no living worker of {pool} knows",
+            f"deploy the code that defines {target} to a worker of {pool}, or cancel the runs",
+        )
+    if healthy:
+        total = living_workers().aggregate(count=Count("pk"), slots=Sum("slots", default=0))
+        alive, slots = counted(total["count"], "worker"), counted(total["slots"], "slot")
+        yield fine(f"{alive} with {slots} alive, and no pool waits for one")
+
+
+def living_workers() -> QuerySet[WorkerNode]:
+    lease = timedelta(seconds=settings.LEASE_SECONDS)
+    return WorkerNode.objects.filter(state=NodeState.ACTIVE, last_beat_at__gt=Now() - lease)
+
+
+def _runs_with_work() -> QuerySet[LiveRun]:
+    return LiveRun.objects.filter(state__in=(LiveState.READY, LiveState.QUEUED, LiveState.RUNNING))
+
+
+def _pools_without_workers() -> list[tuple[str, int]]:
+    alone = _runs_with_work().exclude(pool__in=living_workers().values("pool"))
+    counts = alone.values_list("pool__slug").annotate(runs=Count("pk")).order_by("-runs")
+    return list(counts[:SHOWN])
+
+
+def _targets_nobody_knows() -> list[tuple[str, str, int]]:
+    known: dict[str, set[str]] = {}
+    for pool, targets in living_workers().values_list("pool__slug", "known_targets"):
+        known.setdefault(pool, set()).update(targets)
+    wanted = _runs_with_work().values_list("pool__slug", "target_key").annotate(runs=Count("pk"))
+    return [
+        found for found in wanted.order_by("-runs") if found[0] in known and found[1] not in known[found[0]]
+    ][:SHOWN]
+
+
+def unrunnable_jobs() -> Findings:
+    parked = Job.objects.present().filter(status=JobStatus.UNRUNNABLE)
+    count = parked.count()
+    if not count:
+        yield fine("no job is unrunnable")
+        return
+    named = "; ".join(
+        f"{job.tenant}/{job.name}: {job.status_note}" for job in parked.select_related("tenant")[:SHOWN]
+    )
+    yield problem(
+        f"{counted(count, 'job is', 'jobs are')} unrunnable: {named}",
+        "correct what the note names in the job, then resume it",
+    )
+
+
+def declarations() -> Findings:
+    healthy = True
+    for declaration in Declaration.objects.exclude(error="").select_related("tenant")[:SHOWN]:
+        healthy = False
+        yield problem(
+            f"the job {declaration.tenant}/{declaration.name}, declared in code, was refused: {declaration.error}",
+            "correct the declaration and restart its worker",
+        )
+    ((count,),) = rows(
+        "SELECT count(*) FROM beatkeeper_declaration WHERE applied_at IS NULL AND error = ''"
+        " AND declared_at < now() - make_interval(secs => %s)",
+        [DECLARATION_SECONDS],
+    )
+    if count:
+        healthy = False
+        yield problem(
+            f"{counted(count, 'job')} declared in code wait to be applied", "see whether a scheduler is alive"
+        )
+    if healthy:
+        yield fine("all jobs declared in code are applied")
+
+
+def log_store() -> Findings:
+    folder = Path(unquote(urlsplit(settings.LOG_STORE_URL).path))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".doctor-") as probe:
+            probe.write(b"can be written")
+            probe.flush()
+    except OSError as error:
+        yield problem(
+            f"the log store {folder} cannot be written: {error.strerror}",
+            "give the workers' user the right to write there, or set LOG_STORE_URL to another folder",
+        )
+        return
+    yield fine(f"the log store {folder} can be written")
