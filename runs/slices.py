@@ -1,0 +1,169 @@
+"""Who owns which slice of the work: session advisory locks, shared out fairly among the living schedulers.
+
+Locks only divide the work; that a time fires once is the run's key's doing. What matters here is that a
+scheduler that is stopped, hung or cut off loses its slices within seconds (R8): its lock session is the one it
+works on, and PostgreSQL ends a session that is idle, waiting or unreachable for longer than a few seconds.
+"""
+
+import logging
+import os
+import random
+import socket
+from collections.abc import Collection, Iterable
+from types import TracebackType
+from typing import Any, LiteralString, Self
+
+import psycopg
+
+logger = logging.getLogger(__name__)
+
+JOBS = 0x626B01
+POOLS = 0x626B02
+RESCUE = 0x626B03
+# A member of a kind holds this shared lock for as long as it lives; members are counted in pg_locks.
+MEMBER = 0x10000
+
+SESSION_SECONDS = 4
+PROBES = 5
+
+
+class LostLocks(Exception):
+    """This session is not the one that took the locks."""
+
+
+class TransactionPooler(Exception):
+    """DATABASE_DIRECT_URL leads through a transaction pooler, where session locks exclude nobody."""
+
+
+class LockSession:
+    """A raw connection that holds locks, runs the loop's transactions, and is touched by that loop alone."""
+
+    def __init__(self, dsn: str, name: str, seconds: float = SESSION_SECONDS) -> None:
+        self.connection = connect(dsn, name, seconds)
+        self.pid = backend_pid(self.connection)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.connection.close()
+
+    def cut(self) -> None:
+        """Ends a wait for a server that does not answer. The only thing another thread may do here."""
+        try:
+            with socket.socket(fileno=os.dup(self.connection.fileno())) as twin:
+                twin.shutdown(socket.SHUT_RDWR)
+        except (OSError, psycopg.Error):
+            logger.debug("the session was closed already")
+
+    def try_lock(self, kind: int, key: int) -> bool:
+        return bool(self._value("SELECT pg_try_advisory_lock(%s, %s)", kind, key))
+
+    def unlock(self, kind: int, key: int) -> None:
+        if not self._value("SELECT pg_advisory_unlock(%s, %s)", kind, key):
+            raise LostLocks(f"{LostLocks.__doc__} It did not hold {kind:x}/{key}.")
+
+    def join(self, kind: int) -> None:
+        self.connection.execute("SELECT pg_advisory_lock_shared(%s, %s)", [kind + MEMBER, 0])
+
+    def members(self, kind: int) -> int:
+        count = self._value(
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = %s AND objid = 0"
+            " AND objsubid = 2 AND granted"
+            " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
+            kind + MEMBER,
+        )
+        return int(count)
+
+    def _value(self, query: LiteralString, *values: int) -> Any:
+        return _value(self.connection, query, *values)
+
+
+class SliceSet:
+    """The slices of one kind that a session holds, kept at its fair share of the universe."""
+
+    def __init__(self, session: LockSession, kind: int, universe: Iterable[int]) -> None:
+        self.session = session
+        self.kind = kind
+        self.universe = set(universe)
+        self.held: set[int] = set()
+        session.join(kind)
+
+    def balance(self) -> None:
+        """Gives back what is above the fair share or gone, then takes free slices up to it."""
+        fair = -(-len(self.universe) // max(1, self.session.members(self.kind)))
+        self._give_back(self.held - self.universe)
+        self._give_back(self._any_of(self.held)[fair:])
+        for key in self._any_of(self.universe - self.held):
+            if len(self.held) >= fair:
+                break
+            if self.session.try_lock(self.kind, key):
+                self.held.add(key)
+
+    def _give_back(self, keys: Collection[int]) -> None:
+        for key in list(keys):
+            self.session.unlock(self.kind, key)
+            self.held.discard(key)
+
+    def _any_of(self, keys: Collection[int]) -> list[int]:
+        """In random order, so that two schedulers do not run after the same slices."""
+        return random.sample(sorted(keys), len(keys))
+
+
+def connect(dsn: str, name: str, seconds: float = SESSION_SECONDS) -> psycopg.Connection[Any]:
+    limit = int(seconds * 1000)
+    server_side = {
+        "timezone": "UTC",
+        "idle_session_timeout": limit,
+        "idle_in_transaction_session_timeout": limit,
+        "statement_timeout": limit,
+        "lock_timeout": limit // 2,
+        "tcp_user_timeout": limit,
+        "tcp_keepalives_idle": 2,
+        "tcp_keepalives_interval": 1,
+        "tcp_keepalives_count": 3,
+        "plan_cache_mode": "force_custom_plan",
+        "synchronous_commit": "on",
+        "jit": "off",
+    }
+    return psycopg.connect(
+        dsn,
+        autocommit=True,
+        prepare_threshold=None,
+        application_name=name,
+        connect_timeout=max(2, int(seconds)),
+        tcp_user_timeout=limit,
+        keepalives_idle=2,
+        keepalives_interval=1,
+        keepalives_count=3,
+        options=" ".join(f"-c {key}={value}" for key, value in server_side.items()),
+    )
+
+
+def backend_pid(connection: psycopg.Connection[Any]) -> int:
+    return int(_value(connection, "SELECT pg_backend_pid()"))
+
+
+def _value(connection: psycopg.Connection[Any], query: LiteralString, *values: int) -> Any:
+    (value,) = connection.execute(query, values).fetchall()[0]
+    return value
+
+
+def refuse_transaction_pooler(dsn: str) -> None:
+    """Two clients of a transaction pooler meet on one server session as soon as one holds a transaction open."""
+    with psycopg.connect(dsn, autocommit=True, prepare_threshold=None, connect_timeout=5) as one:
+        if one.info.backend_pid == backend_pid(one):
+            return
+        logger.warning("DATABASE_DIRECT_URL leads through a pooler; schedulers want PostgreSQL itself")
+        with psycopg.connect(dsn, autocommit=True, prepare_threshold=None, connect_timeout=5) as other:
+            for _ in range(PROBES):
+                before = backend_pid(one)
+                with other.transaction():
+                    taken = backend_pid(other)
+                    if taken == before or backend_pid(one) != before:
+                        raise TransactionPooler(TransactionPooler.__doc__)
