@@ -1,0 +1,48 @@
+"""Races are staged: one connection holds a row, the other acts, then we look who waited and what changed."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import psycopg
+from django.db import connection
+from psycopg.rows import dict_row
+
+from tests.waiting import wait_until
+
+T = TypeVar("T")
+
+
+def dsn() -> str:
+    """The test database for a connection of the test's own."""
+    parameters = connection.get_connection_params()
+    names = ("dbname", "user", "password", "host", "port")
+    return " ".join(f"{name}={parameters[name]}" for name in names if parameters.get(name))
+
+
+@contextmanager
+def second_connection() -> Iterator[psycopg.Connection[dict[str, Any]]]:
+    with psycopg.connect(dsn(), row_factory=dict_row, prepare_threshold=None) as other:
+        yield other
+
+
+@contextmanager
+def meanwhile(action: Callable[[], T]) -> Iterator["Future[T]"]:
+    """Runs the action in a thread; its result is asked for when the other side has let go."""
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        yield thread.submit(action)
+
+
+def wait_until_somebody_waits_for(holder: psycopg.Connection[Any]) -> None:
+    """Until another backend stands behind a lock of this connection: the interleaving is reached, not hoped for."""
+    pid = holder.info.backend_pid
+
+    def waits() -> bool:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT count(*) FROM pg_stat_activity WHERE %s = ANY (pg_blocking_pids(pid))", [pid]
+            )
+            return bool(cursor.fetchone()[0])
+
+    wait_until(waits, what="another connection to wait for ours")

@@ -1,0 +1,128 @@
+"""Reports against reports, cancels and claims, each on its own connection (promises 3 and 4; R13, R15, R16)."""
+
+from concurrent.futures import ThreadPoolExecutor
+from uuid import uuid4
+
+import pytest
+
+from jobs.models import Job
+from runs.models import LiveRun, Run
+from runs.states import LiveState
+from scheduler_project.sdk.ids import attempt_id
+from scheduler_project.sdk.ledger import Claim
+from scheduler_project.sdk.postgres import SQL, PostgresLedger
+from scheduler_project.sdk.retries import Verdict
+from tests.concurrency.staging import meanwhile, second_connection, wait_until_somebody_waits_for
+from tests.factories import make_job, make_run, make_worker
+from tests.runs.claims import SUCCESS, claim_next, failed, ledger, open_ledger, succeeded
+
+__all__ = ["ledger"]
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_two_reports_racing_release_the_blocked_run_once_and_never_leave_it(ledger: PostgresLedger) -> None:
+    """Each would see the other still running, and nobody would release: the gate makes one look after the other."""
+    job = make_job(max_concurrency=2)
+    claims = [_claim_one(ledger, job) for _ in range(2)]
+    blocked = make_run(job, LiveState.BLOCKED, reason="concurrency")
+    with second_connection() as first:
+        first.execute(SQL["lock_gate"], {"job_id": job.id})
+        first.execute(SQL["report"], _values(claims[0]))
+        with meanwhile(lambda: ledger.report(claims[1], succeeded(), SUCCESS)) as second:
+            wait_until_somebody_waits_for(first)
+            first.execute(SQL["release_blocked"], {"job_id": job.id, "max_running": 2})
+            first.commit()
+            assert second.result(timeout=10) == "succeeded"
+    assert LiveRun.objects.get().run_id == blocked.run_id
+    assert LiveRun.objects.get().state == LiveState.READY
+
+
+def test_failure_that_meets_an_uncommitted_cancel_waits_and_becomes_a_cancellation(
+    ledger: PostgresLedger,
+) -> None:
+    claim = _claim_one(ledger, make_job())
+    with second_connection() as canceller:
+        canceller.execute("UPDATE beatkeeper_live_run SET cancel_requested_at = now()")
+        with meanwhile(lambda: ledger.report(claim, failed(), Verdict("delayed", 5.0))) as report:
+            wait_until_somebody_waits_for(canceller)
+            canceller.commit()
+            assert report.result(timeout=10) == "cancelled"
+    assert Run.objects.get().state == "cancelled"
+    assert not LiveRun.objects.exists()
+
+
+def test_report_that_meets_an_uncommitted_loss_waits_and_changes_nothing(ledger: PostgresLedger) -> None:
+    claim = _claim_one(ledger, make_job())
+    with second_connection() as rescuer:
+        rescuer.execute(
+            "UPDATE beatkeeper_live_run SET state = 'ready', worker = NULL, claim_token = NULL, claimed_at = NULL"
+        )
+        with meanwhile(lambda: ledger.report(claim, succeeded(), SUCCESS)) as report:
+            wait_until_somebody_waits_for(rescuer)
+            rescuer.commit()
+            assert report.result(timeout=10) is None
+    assert LiveRun.objects.get().state == LiveState.READY
+    assert Run.objects.get().state is None
+
+
+def test_the_same_report_sent_twice_at_once_is_one_attempt(ledger: PostgresLedger) -> None:
+    claim = _claim_one(ledger, make_job())
+    with second_connection() as first:
+        first.execute(SQL["report"], _values(claim))
+        with meanwhile(lambda: ledger.report(claim, succeeded(), SUCCESS)) as second:
+            wait_until_somebody_waits_for(first)
+            first.commit()
+            assert second.result(timeout=10) == "succeeded"
+
+
+def test_claims_step_over_a_row_that_another_claim_holds(ledger: PostgresLedger) -> None:
+    job = make_job()
+    first, second = (make_run(job, LiveState.QUEUED, rank=rank) for rank in (1, 2))
+    with second_connection() as other:
+        other.execute("SELECT FROM beatkeeper_live_run WHERE id = %s FOR UPDATE", [first.run_id])
+        claim = claim_next(ledger, job)
+        assert claim is not None and claim.run_id == second.run_id
+
+
+def test_a_crowd_of_claims_shares_the_runs_without_a_double() -> None:
+    job = make_job()
+    worker = make_worker(job.pool)
+    runs = {make_run(job, LiveState.QUEUED).run_id for _ in range(200)}
+
+    def claim_all() -> list[Claim]:
+        own = open_ledger()
+        try:
+            return list(iter(lambda: claim_next(own, job, worker=worker, token=uuid4()), None))
+        finally:
+            own.close()
+
+    with ThreadPoolExecutor(max_workers=6) as crowd:
+        taken = [
+            claim.run_id
+            for future in [crowd.submit(claim_all) for _ in range(6)]
+            for claim in future.result()
+        ]
+    assert len(taken) == 200
+    assert set(taken) == runs
+
+
+def _claim_one(ledger: PostgresLedger, job: Job) -> Claim:
+    make_run(job, LiveState.QUEUED)
+    claim = claim_next(ledger, job)
+    assert claim is not None
+    return claim
+
+
+def _values(claim: Claim) -> dict[str, object]:
+    return {
+        "run_id": claim.run_id,
+        "claim_seq": claim.claim_seq,
+        "worker": claim.incarnation,
+        "job_id": claim.job_id,
+        "attempt_id": attempt_id(claim.run_id, claim.claim_seq),
+        "next_state": "succeeded",
+        "outcome": "succeeded",
+        "delay": 0.0,
+        **dict.fromkeys(("error_class", "error_type", "error_line", "fingerprint", "log_object"), ""),
+        **dict.fromkeys(("exit_code", "result", "log_offset", "log_length")),
+    }

@@ -1,0 +1,54 @@
+"""Short words for tests that claim and report through the worker's ledger."""
+
+from collections.abc import Iterator, Sequence
+from uuid import UUID, uuid4
+
+import pytest
+from django.db import connection
+
+from jobs.models import Job
+from runs.models import WorkerNode
+from scheduler_project.sdk.ledger import Claim, Lane
+from scheduler_project.sdk.outcomes import TRANSIENT, Outcome, stated_failure
+from scheduler_project.sdk.postgres import PostgresLedger
+from scheduler_project.sdk.retries import Verdict
+from tests.factories import TASK, make_worker, now
+
+SUCCESS = Verdict("succeeded")
+DEAD = Verdict("dead")
+
+
+def open_ledger() -> PostgresLedger:
+    parameters = connection.get_connection_params()
+    names = {"dbname": "dbname", "user": "user", "password": "password", "host": "host", "port": "port"}
+    dsn = " ".join(f"{name}={parameters[key]}" for key, name in names.items() if parameters.get(key))
+    return PostgresLedger(dsn)
+
+
+@pytest.fixture
+def ledger() -> Iterator[PostgresLedger]:
+    ledger = open_ledger()
+    yield ledger
+    ledger.close()
+
+
+def claim_next(
+    ledger: PostgresLedger,
+    job: Job,
+    *,
+    worker: WorkerNode | None = None,
+    token: UUID | None = None,
+    known: Sequence[str] = (TASK,),
+    again: bool = False,
+) -> Claim | None:
+    worker = worker or make_worker(job.pool)
+    lane = Lane(0, job.pool_id, job.tenant_id, "")
+    return ledger.claim(worker.incarnation, token or uuid4(), lane, list(known), again=again)
+
+
+def succeeded() -> Outcome:
+    return Outcome("succeeded", now(), now())
+
+
+def failed() -> Outcome:
+    return stated_failure(TRANSIENT, "ValueError", "no luck", now(), now())

@@ -1,0 +1,333 @@
+"""Promises 4 and 7 from the worker's side: what claim, report, give-back and heartbeat do to the tables."""
+
+from datetime import timedelta
+from uuid import uuid4
+
+import pytest
+from django.db import connection
+
+from jobs.models import Job, JobStatus
+from runs.models import Attempt, LiveRun, Run, WorkerNode
+from runs.states import FinalState, LiveState, Trigger
+from scheduler_project.sdk.ledger import Beat, Claim, Lane, LedgerRefused, LedgerUnavailable, WorkerInfo
+from scheduler_project.sdk.outcomes import TRANSIENT, LogPointer, Outcome, stated_failure
+from scheduler_project.sdk.postgres import PostgresLedger
+from scheduler_project.sdk.retries import Verdict
+from tests.factories import TASK, make_job, make_lane, make_run, make_tenant, make_worker, now
+from tests.runs.claims import DEAD, claim_next, failed, ledger, succeeded
+
+__all__ = ["ledger"]
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_claim_takes_the_lowest_rank_and_counts_the_attempt(ledger: PostgresLedger) -> None:
+    job = make_job()
+    later = make_run(job, LiveState.QUEUED, rank=2)
+    first = make_run(job, LiveState.QUEUED, rank=1)
+    claim = claim_next(ledger, job)
+    assert claim is not None
+    assert (claim.run_id, claim.claim_seq, claim.attempt) == (first.run_id, 1, 1)
+    assert claim.target["task"] == TASK
+    assert claim.timeout == 60
+    assert LiveRun.objects.get(run=later.run_id).state == LiveState.QUEUED
+
+
+def test_claim_leaves_targets_the_worker_does_not_know(ledger: PostgresLedger) -> None:
+    job = make_job()
+    make_run(job, LiveState.QUEUED)
+    assert claim_next(ledger, job, known=["another.task"]) is None
+
+
+def test_claim_takes_only_what_was_handed_over(ledger: PostgresLedger) -> None:
+    job = make_job()
+    for state in (LiveState.READY, LiveState.DELAYED, LiveState.BLOCKED):
+        make_run(job, state)
+    assert claim_next(ledger, job) is None
+
+
+@pytest.mark.parametrize("state", ["lost", "left", "draining", "suspect"])
+def test_claim_is_refused_to_an_incarnation_that_is_not_active(ledger: PostgresLedger, state: str) -> None:
+    job = make_job()
+    make_run(job, LiveState.QUEUED)
+    assert claim_next(ledger, job, worker=make_worker(job.pool, state=state)) is None
+
+
+def test_claim_is_refused_to_an_incarnation_silent_for_a_lease(ledger: PostgresLedger) -> None:
+    job = make_job()
+    make_run(job, LiveState.QUEUED)
+    silent = make_worker(job.pool, last_beat_at=now() - timedelta(seconds=31))
+    assert claim_next(ledger, job, worker=silent) is None
+
+
+def test_claim_is_refused_to_a_worker_of_another_pool(ledger: PostgresLedger) -> None:
+    job, other = make_job(), make_job()
+    make_run(job, LiveState.QUEUED)
+    assert claim_next(ledger, job, worker=make_worker(other.pool)) is None
+
+
+def test_claim_whose_answer_was_lost_is_answered_again_with_the_same_token(ledger: PostgresLedger) -> None:
+    job = make_job()
+    make_run(job, LiveState.QUEUED)
+    make_run(job, LiveState.QUEUED)
+    worker, token = make_worker(job.pool), uuid4()
+    first = claim_next(ledger, job, worker=worker, token=token)
+    again = claim_next(ledger, job, worker=worker, token=token, again=True)
+    assert first == again
+    assert LiveRun.objects.filter(state=LiveState.RUNNING).count() == 1
+
+
+def test_claim_asked_again_after_it_never_arrived_takes_a_run(ledger: PostgresLedger) -> None:
+    job = make_job()
+    make_run(job, LiveState.QUEUED)
+    assert claim_next(ledger, job, token=uuid4(), again=True) is not None
+
+
+def test_claim_hands_a_run_of_a_paused_job_back_and_takes_the_next(ledger: PostgresLedger) -> None:
+    paused = make_job(status=JobStatus.PAUSED)
+    held = make_run(paused, LiveState.QUEUED, rank=1)
+    active = make_job(tenant=paused.tenant, pool=paused.pool)
+    free = make_run(active, LiveState.QUEUED, rank=2)
+    claim = claim_next(ledger, active)
+    assert claim is not None and claim.run_id == free.run_id
+    assert LiveRun.objects.get(run=held.run_id).state == LiveState.READY
+
+
+def test_a_manual_run_of_a_paused_job_is_claimed(ledger: PostgresLedger) -> None:
+    job = make_job(status=JobStatus.PAUSED)
+    make_run(job, LiveState.QUEUED, trigger=Trigger.MANUAL)
+    assert claim_next(ledger, job) is not None
+
+
+def test_claim_in_a_paused_pool_takes_nothing(ledger: PostgresLedger) -> None:
+    job = make_job()
+    make_run(job, LiveState.QUEUED)
+    type(job.pool).objects.update(paused_at=now())
+    assert claim_next(ledger, job) is None
+    assert LiveRun.objects.get().state == LiveState.READY
+
+
+def test_report_of_a_success_ends_the_run_and_keeps_what_it_left(ledger: PostgresLedger) -> None:
+    claim = _claimed(ledger)
+    outcome = Outcome("succeeded", now(), now(), result={"rows": 3}, log=LogPointer("logs/a", 10, 20))
+    assert ledger.report(claim, outcome, Verdict("succeeded")) == "succeeded"
+    run = Run.objects.get(id=claim.run_id)
+    assert (run.state, run.ended_from, run.attempts, run.result) == ("succeeded", "running", 1, {"rows": 3})
+    assert (run.log_object, run.log_offset, run.log_length) == ("logs/a", 10, 20)
+    assert not LiveRun.objects.exists()
+    attempt = Attempt.objects.get(run=claim.run_id)
+    assert (attempt.outcome, attempt.number, attempt.claim_seq) == ("succeeded", 1, 1)
+
+
+def test_report_of_a_failure_delays_the_run_and_keeps_its_place_by_rank(ledger: PostgresLedger) -> None:
+    claim = _claimed(ledger)
+    before = LiveRun.objects.get()
+    assert ledger.report(claim, failed(), Verdict("delayed", 30.0)) == "delayed"
+    live = LiveRun.objects.get()
+    assert (live.state, live.attempt, live.claim_seq, live.worker) == (LiveState.DELAYED, 1, 1, None)
+    assert live.wake_at is not None and timedelta(seconds=25) < live.wake_at - now() < timedelta(seconds=35)
+    moved_ms = (live.available_at - before.available_at) / timedelta(milliseconds=1)
+    assert abs(live.rank - before.rank - moved_ms) < 2
+    assert Run.objects.get(id=claim.run_id).state is None
+    assert Attempt.objects.get().error_line == "no luck"
+
+
+def test_a_repeated_report_is_recognised_and_changes_nothing(ledger: PostgresLedger) -> None:
+    claim = _claimed(ledger)
+    assert ledger.report(claim, failed(), Verdict("delayed", 30.0)) == "delayed"
+    assert ledger.report(claim, failed(), Verdict("delayed", 30.0)) == "delayed"
+    assert Attempt.objects.count() == 1
+
+
+def test_late_report_after_a_give_back_changes_nothing(ledger: PostgresLedger) -> None:
+    """R1: the attempt number is the same again, the fencing token is not."""
+    claim = _claimed(ledger)
+    assert ledger.give_back(claim) == "ready"
+    LiveRun.objects.update(state=LiveState.QUEUED)
+    again = claim_next(ledger, Job.objects.get())
+    assert again is not None
+    assert (again.attempt, again.claim_seq) == (1, 2)
+    assert ledger.report(claim, succeeded(), Verdict("succeeded")) != "succeeded"
+    live = LiveRun.objects.get()
+    assert (live.state, live.claim_seq) == (LiveState.RUNNING, 2)
+    assert ledger.report(again, succeeded(), Verdict("succeeded")) == "succeeded"
+
+
+def test_report_of_a_stranger_changes_nothing(ledger: PostgresLedger) -> None:
+    claim = _claimed(ledger)
+    stranger = Claim(**{**vars(claim), "incarnation": uuid4()})
+    assert ledger.report(stranger, succeeded(), Verdict("succeeded")) is None
+    assert LiveRun.objects.get().state == LiveState.RUNNING
+
+
+def test_failure_of_a_run_that_is_to_be_cancelled_is_a_cancellation(ledger: PostgresLedger) -> None:
+    """R16: a cancelled run never comes back through its retry."""
+    claim = _claimed(ledger)
+    LiveRun.objects.update(cancel_requested_at=now(), cancel_reason="wrong input")
+    assert ledger.report(claim, failed(), Verdict("delayed", 1.0)) == "cancelled"
+    run = Run.objects.get(id=claim.run_id)
+    assert (run.state, run.reason, run.error_class) == (FinalState.CANCELLED, "wrong input", "cancelled")
+    assert not LiveRun.objects.exists()
+
+
+def test_success_of_a_run_that_is_to_be_cancelled_stays_a_success(ledger: PostgresLedger) -> None:
+    claim = _claimed(ledger)
+    LiveRun.objects.update(cancel_requested_at=now())
+    assert ledger.report(claim, succeeded(), Verdict("succeeded")) == "succeeded"
+
+
+def test_give_back_of_a_run_that_is_to_be_cancelled_cancels_it(ledger: PostgresLedger) -> None:
+    claim = _claimed(ledger)
+    LiveRun.objects.update(cancel_requested_at=now())
+    assert ledger.give_back(claim) == "cancelled"
+
+
+def test_report_of_a_gated_run_releases_the_next_blocked_one(ledger: PostgresLedger) -> None:
+    job = make_job(max_concurrency=1)
+    make_run(job, LiveState.QUEUED)
+    waiting = [make_run(job, LiveState.BLOCKED, reason="concurrency", rank=rank) for rank in (5, 6)]
+    claim = claim_next(ledger, job)
+    assert claim is not None and claim.gated
+    ledger.report(claim, succeeded(), Verdict("succeeded"))
+    states = [LiveRun.objects.get(run=live.run_id).state for live in waiting]
+    assert states == [LiveState.READY, LiveState.BLOCKED]
+
+
+def test_a_dead_run_keeps_its_error(ledger: PostgresLedger) -> None:
+    claim = _claimed(ledger)
+    outcome = stated_failure(TRANSIENT, "exit", "exit code 3", now(), now(), exit_code=3)
+    assert ledger.report(claim, outcome, DEAD) == "dead"
+    run = Run.objects.get(id=claim.run_id)
+    assert (run.state, run.exit_code, run.error_line) == (FinalState.DEAD, 3, "exit code 3")
+    assert run.finished_at is not None and run.started_at is not None
+
+
+def test_heartbeat_renews_the_lease_and_names_cancels_and_claims_that_are_gone(
+    ledger: PostgresLedger,
+) -> None:
+    job = make_job()
+    worker = make_worker(job.pool, last_beat_at=now() - timedelta(seconds=20))
+    cancelled = make_run(job, LiveState.RUNNING, worker=worker, cancel_requested_at=now())
+    kept = make_run(job, LiveState.RUNNING, worker=worker)
+    gone = uuid4()
+    held = [cancelled.claim_token, kept.claim_token, gone]
+    answer = ledger.heartbeat(_beat(worker, 1, held=held))
+    assert answer.known
+    assert answer.cancels == [cancelled.claim_token]
+    assert answer.gone == [gone]
+    worker.refresh_from_db()
+    assert worker.held == held
+    assert now() - worker.last_beat_at < timedelta(seconds=10)
+
+
+def test_heartbeat_moves_the_previous_beat_only_when_the_one_before_was_answered(
+    ledger: PostgresLedger,
+) -> None:
+    worker = make_worker(make_job().pool)
+    ledger.heartbeat(_beat(worker, 1))
+    worker.refresh_from_db()
+    first = worker.last_beat_at
+    ledger.heartbeat(_beat(worker, 2, answered=0))
+    worker.refresh_from_db()
+    assert worker.previous_beat_at < first
+    second = worker.last_beat_at
+    ledger.heartbeat(_beat(worker, 3, answered=2))
+    worker.refresh_from_db()
+    assert worker.previous_beat_at == second
+
+
+def test_an_older_heartbeat_that_arrives_late_is_not_believed(ledger: PostgresLedger) -> None:
+    worker = make_worker(make_job().pool)
+    token = uuid4()
+    ledger.heartbeat(_beat(worker, 5, held=[token]))
+    assert not ledger.heartbeat(_beat(worker, 4)).known
+    worker.refresh_from_db()
+    assert worker.held == [token]
+
+
+@pytest.mark.parametrize("state", ["lost", "left"])
+def test_heartbeat_of_a_lost_incarnation_is_told_so(ledger: PostgresLedger, state: str) -> None:
+    worker = make_worker(make_job().pool, state=state)
+    assert not ledger.heartbeat(_beat(worker, 1)).known
+
+
+def test_heartbeat_names_lanes_whose_runs_wait_for_a_claim(ledger: PostgresLedger) -> None:
+    job = make_job()
+    lane = make_lane(job)
+    make_run(job, LiveState.QUEUED, queued_at=now() - timedelta(seconds=5))
+    worker = make_worker(job.pool)
+    assert [found.id for found in ledger.heartbeat(_beat(worker, 1)).work] == [lane.id]
+    assert ledger.heartbeat(_beat(worker, 2, feed_after=60)).work == []
+    assert ledger.heartbeat(_beat(worker, 3, busy=4)).work == []
+
+
+def test_heartbeat_does_not_name_work_the_worker_cannot_do(ledger: PostgresLedger) -> None:
+    job = make_job()
+    make_lane(job)
+    make_run(job, LiveState.QUEUED, queued_at=now() - timedelta(seconds=5))
+    worker = make_worker(job.pool, known_targets=["another.task"])
+    assert ledger.heartbeat(_beat(worker, 1)).work == []
+
+
+def test_heartbeat_tells_only_the_lanes_made_since(ledger: PostgresLedger) -> None:
+    job = make_job()
+    worker = make_worker(job.pool)
+    first = make_lane(job)
+    second = make_lane(make_job(pool=job.pool, tenant=make_tenant()))
+    assert [lane.id for lane in ledger.heartbeat(_beat(worker, 1, lanes_after=first.id)).lanes] == [second.id]
+
+
+def test_register_refuses_an_unknown_pool_by_its_name(ledger: PostgresLedger) -> None:
+    with pytest.raises(LedgerRefused, match="There is no pool 'nowhere'"):
+        ledger.register(_info("nowhere"))
+
+
+def test_register_makes_the_incarnation_known_and_names_the_lanes(ledger: PostgresLedger) -> None:
+    job = make_job()
+    lane = make_lane(job)
+    info = _info(job.pool.slug)
+    assert ledger.register(info) == [Lane(lane.id, job.pool_id, job.tenant_id, lane.queue)]
+    assert WorkerNode.objects.get(incarnation=info.incarnation).known_targets == [TASK]
+
+
+def test_a_worker_that_leaves_holds_nothing(ledger: PostgresLedger) -> None:
+    worker = make_worker(make_job().pool, held=[uuid4()])
+    ledger.leave(worker.incarnation)
+    worker.refresh_from_db()
+    assert (worker.state, worker.held) == ("left", [])
+
+
+def test_a_ledger_without_database_says_that_it_had_no_answer() -> None:
+    nowhere = PostgresLedger("postgresql://nobody:secret@127.0.0.1:1/none")
+    with pytest.raises(LedgerUnavailable) as caught:
+        nowhere.leave(uuid4())
+    assert "secret" not in str(caught.value) + repr(nowhere)
+
+
+def test_the_ledger_opens_a_new_connection_after_its_own_was_cut(ledger: PostgresLedger) -> None:
+    worker = make_worker(make_job().pool)
+    ledger.heartbeat(_beat(worker, 1))
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE application_name = 'beatkeeper-worker' AND datname = current_database()"
+        )
+    with pytest.raises(LedgerUnavailable):
+        ledger.heartbeat(_beat(worker, 2))
+    assert ledger.heartbeat(_beat(worker, 3)).known
+
+
+def _claimed(ledger: PostgresLedger) -> Claim:
+    job = make_job()
+    make_run(job, LiveState.QUEUED)
+    claim = claim_next(ledger, job)
+    assert claim is not None
+    return claim
+
+
+def _info(pool: str) -> WorkerInfo:
+    return WorkerInfo(uuid4(), "worker", pool, "host", 1, 4, [TASK])
+
+
+def _beat(worker: WorkerNode, number: int, **fields: object) -> Beat:
+    values = {"answered": number - 1, "slots": 4, "busy": 0, "foreign_busy": 0, "held": [], "draining": False}
+    return Beat(worker.incarnation, number, **{**values, **fields})  # type: ignore[arg-type]
