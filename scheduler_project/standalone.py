@@ -125,7 +125,7 @@ class Standalone:
         return 0
 
     def _start(self) -> None:
-        for name in ("logs", "log_store", "spool"):
+        for name in ("logs", "log_store", "spool", "static"):
             make_folder(self.folder / name, 0o700)
         database_url = self._start_database()
         self.env = os.environ | {
@@ -133,6 +133,8 @@ class Standalone:
             "SECRET_KEY": os.environ.get("SECRET_KEY") or secret_key(self.folder),
             "LOG_STORE_URL": os.environ.get("LOG_STORE_URL") or (self.folder / "log_store").as_uri(),
             "BEATKEEPER_SPOOL_DIR": os.environ.get("BEATKEEPER_SPOOL_DIR") or str(self.folder / "spool"),
+            # Files are served from where they are installed; this folder only has to exist.
+            "BEATKEEPER_STATIC_ROOT": str(self.folder / "static"),
             "PYTHONUNBUFFERED": "1",
         }
         self._manage("migrate", "--no-input")
