@@ -1,0 +1,1 @@
+VACANCIES = ["baker", "cashier"]

@@ -1,0 +1,1 @@
+"""A shop's own Celery app, older than its scheduler."""
