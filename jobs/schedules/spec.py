@@ -120,7 +120,7 @@ def _every(value: object) -> timedelta:
     if isinstance(value, str):
         every = _duration(value)
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        value = max(min(value, 10**12), -1)  # integers may be longer than repr allows
+        value = max(min(value, 10**12), -(10**12))  # integers may be longer than repr allows
         every = _seconds(Decimal(repr(value)), repr(value))
     else:
         raise BadSchedule("schedule.every", f"{_kind(value)} is not an interval", EVERY_HINT)

@@ -27,10 +27,10 @@ def in_words(schedule: Schedule) -> str:
 def _pattern(pattern: Pattern) -> str:
     days = _days(pattern.days)
     months = "" if len(pattern.months) == 12 else f"in {_listed(pattern.months, lambda m: MONTHS[m - 1])}"
-    if months and days.endswith("of the month"):
+    if months and days.endswith("of the month") and " or " not in days:
         days, months = f"{days.removesuffix('the month')}{months.removeprefix('in ')}", ""
     times = _times(pattern)
-    if times.startswith("At") and not days and not months:
+    if times[3:4].isdigit() and not days and not months:
         days = "every day"
     return " ".join(part for part in (times, days, months) if part)
 
@@ -44,6 +44,8 @@ def _times(pattern: Pattern) -> str:
         return _leading(seconds, "second", 60) + _within(minutes, "minute", 60) + _within(hours, "hour", 24)
     if len(minutes) == 1 and (step := _even_step(hours, 24)):
         return _every(step, "hour") + (f" at minute {minutes[0]}" if minutes != (0,) else "")
+    if len(hours) == 24 and not _even_step(minutes, 60):
+        return f"At {_units(minutes, 'minute')} of every hour"
     return _leading(minutes, "minute", 60) + _within(hours, "hour", 24)
 
 
