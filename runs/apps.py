@@ -5,3 +5,6 @@ class RunsConfig(AppConfig):
     name = "runs"
     label = "beatkeeper_runs"
     verbose_name = "Runs"
+
+    def ready(self) -> None:
+        from runs import listeners  # noqa: F401 - connects them

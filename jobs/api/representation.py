@@ -1,0 +1,79 @@
+"""How a job looks in the API. Everything shown can be posted again as it is shown."""
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import F
+
+from jobs import durations
+from jobs.models import Job, JobVersion
+from jobs.refusals import InvalidInput
+from jobs.schedules import in_words
+from jobs.specs import read_schedule
+
+Json = dict[str, Any]
+BASE = "/api/v1"
+
+
+def job_json(job: Job, spec: JobVersion | None = None) -> Json:
+    spec = spec or job.spec
+    return {
+        "id": str(job.pk),
+        "name": job.name,
+        "description": job.description,
+        "status": job.status,
+        "status_note": job.status_note,
+        "status_at": instant(job.status_at),
+        "pool": job.pool.slug,
+        "priority": job.priority,
+        "tags": job.tags,
+        "version": job.version,
+        "target": spec.target,
+        "schedule": schedule_json(spec.schedule),
+        "schedule_in_words": words(spec.schedule, str(job.pk)),
+        "next_run_at": instant(job.clock.next_run_at),
+        "timeout": _duration(spec.timeout_ms / 1000),
+        "overlap": spec.overlap,
+        "catch_up": {**spec.catch_up, "window": _duration(spec.catch_up["window"])},
+        "retry": {**spec.retry, "base": _duration(spec.retry["base"]), "cap": _duration(spec.retry["cap"])},
+        "max_concurrency": spec.max_concurrency,
+        "created_at": instant(job.created_at),
+        "updated_at": instant(job.updated_at),
+        "links": {
+            "self": f"{BASE}/jobs/{job.pk}",
+            "runs": f"{BASE}/jobs/{job.pk}/runs",
+            "preview": f"{BASE}/jobs/{job.pk}/preview",
+        },
+    }
+
+
+def jobs_json(jobs: Iterable[Job]) -> list[Json]:
+    """With one query for all the specs."""
+    jobs = list(jobs)
+    specs = JobVersion.objects.filter(job__in=[job.pk for job in jobs], version=F("job__version"))
+    by_job = {spec.job_id: spec for spec in specs}
+    return [job_json(job, by_job[job.pk]) for job in jobs]
+
+
+def schedule_json(schedule: Json | None) -> Json | None:
+    if schedule and "every" in schedule:
+        return {**schedule, "every": _duration(schedule["every"])}
+    return schedule
+
+
+def words(schedule: Json | None, hash_id: str) -> str:
+    try:
+        return in_words(read_schedule(schedule, hash_id))
+    except InvalidInput as unreadable:
+        return f"unreadable: {unreadable}"
+
+
+def instant(value: datetime | None) -> str | None:
+    if value is None:
+        return None
+    return value.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
+
+
+def _duration(seconds: float) -> str:
+    return durations.as_text(timedelta(seconds=seconds))

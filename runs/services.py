@@ -1,0 +1,186 @@
+"""Every change of a run by a person or a key: one transaction each, with its audit entry."""
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID, uuid4
+
+from django.db import transaction
+
+from auditlog.actions import Action
+from auditlog.context import current_actor
+from auditlog.record import record
+from jobs.database_clock import database_now
+from jobs.input_checks import expect_object, refuse_large
+from jobs.models import Job, JobStatus
+from jobs.refusals import Conflict, JobNotRunnable, Missing, RunIsFinal, RunIsUnfinished
+from runs import requests
+from runs.models import Run
+from runs.states import LiveState, Trigger
+from runs.trigger import rank
+from scheduler_project.sdk.ids import created_run_id
+
+
+class RunIdTaken(Conflict):
+    """Another run was asked for with the same request id in the same millisecond."""
+
+    code = "run_id_taken"
+
+
+@transaction.atomic
+def run_now(job: Job, given: object = None, *, request: bytes = b"", reason: str = "") -> Run:
+    """One more run of the present version. `request` tells two requests apart that arrive in one millisecond."""
+    if given is not None:
+        refuse_large(expect_object(given, "input"), "input")
+    asked = _lock_job(job.pk)
+    run = _insert(
+        job,
+        asked,
+        version=asked["version"],
+        pool_id=asked["pool_id"],
+        trigger=Trigger.MANUAL,
+        given=given,
+        request=request,
+    )
+    record(Action.RUN_REQUESTED, run, tenant_id=job.tenant_id, after=_facts(run), reason=reason)
+    return run
+
+
+@transaction.atomic
+def cancel_run(run: Run, reason: str = "") -> Run:
+    """Ends it at once if no worker has it; otherwise its worker is told. Asking again changes nothing."""
+    live = requests.lock_run(run.pk, run.job_id)
+    if live is None:
+        raise _final(run)
+    if live["cancel_requested_at"] is not None:
+        return _read(run.pk)
+    stated = reason or "cancelled on request"
+    ended = requests.end_unclaimed([run.pk], stated)
+    action = Action.RUN_CANCELLED if ended else Action.RUN_CANCEL_REQUESTED
+    if not ended:
+        requests.ask_to_stop([run.pk], stated)
+    before, after = {"state": live["state"]}, {"state": "cancelled" if ended else live["state"]}
+    record(action, run, tenant_id=run.tenant_id, before=before, after=after, reason=reason)
+    return _read(run.pk)
+
+
+@transaction.atomic
+def retry_run(run: Run, *, request: bytes = b"", reason: str = "") -> Run:
+    """A finished run stays as it is: the retry is a new run of the same version, input and planned time.
+
+    Only a run that waits for its back-off is moved itself: it goes now.
+    """
+    asked = _lock_job(run.job_id)
+    live = requests.lock_run(run.pk, run.job_id)
+    if live is not None:
+        return _hurry(run, live["state"], reason)
+    finished = _read(run.pk)
+    retry = _insert(
+        finished.job,
+        asked,
+        version=finished.version,
+        pool_id=finished.pool_id,
+        trigger=Trigger.RETRY,
+        given=finished.input,
+        request=request,
+        planned_at=finished.planned_at,
+        retry_of=finished.pk,
+    )
+    after = {**_facts(retry), "retry_of": str(finished.pk)}
+    record(Action.RUN_RETRIED, retry, tenant_id=run.tenant_id, after=after, reason=reason)
+    return retry
+
+
+def cancel_unfinished(job: Job, reason: str) -> int:
+    """All of a job's, in the caller's transaction. Returns how many ended or were asked to."""
+    ids = [live["id"] for live in requests.lock_runs_of(job.pk)]
+    ended = requests.end_unclaimed(ids, reason)
+    asked = requests.ask_to_stop(ids, reason)
+    for action, changed in ((Action.RUN_CANCELLED, ended), (Action.RUN_CANCEL_REQUESTED, asked)):
+        for run_id in changed:
+            record(action, Run(pk=run_id), tenant_id=job.tenant_id, reason=reason)
+    return len(ended) + len(asked)
+
+
+def _hurry(run: Run, state: str, reason: str) -> Run:
+    if state != LiveState.DELAYED:
+        raise RunIsUnfinished(
+            f"the run is {state}", field="state", hint="cancel it first, or wait for its outcome"
+        )
+    now = database_now()
+    requests.hurry(run.pk, now, rank(now, run.priority))
+    record(
+        Action.RUN_HURRIED,
+        run,
+        tenant_id=run.tenant_id,
+        before={"state": state},
+        after={"state": LiveState.READY.value},
+        reason=reason,
+    )
+    return _read(run.pk)
+
+
+def _lock_job(job_id: UUID) -> dict[str, Any]:
+    asked = requests.job_for_run(job_id)
+    if asked is None or not asked["present"]:
+        raise JobNotRunnable("the job was deleted", field="job", hint="create it again")
+    if asked["status"] == JobStatus.CANCELLED:
+        raise JobNotRunnable("the job is cancelled", field="status", hint="create a new job")
+    return asked
+
+
+def _insert(
+    job: Job,
+    asked: dict[str, Any],
+    *,
+    version: int,
+    pool_id: int,
+    trigger: Trigger,
+    given: object,
+    request: bytes,
+    planned_at: datetime | None = None,
+    retry_of: UUID | None = None,
+) -> Run:
+    now = database_now()
+    identity = created_run_id(now, request or uuid4().bytes)
+    values = {
+        "id": identity,
+        "tenant_id": job.tenant_id,
+        "job_id": job.pk,
+        "version": version,
+        "pool_id": pool_id,
+        "trigger": trigger.value,
+        "planned_at": planned_at or now,
+        "now": now,
+        "priority": asked["priority"],
+        "rank": rank(now, asked["priority"]),
+        "input": given,
+        "retry_of": retry_of,
+        "requested_by": current_actor().name[:200],
+        **requests.spec_for_run(job.pk, version),
+    }
+    if not requests.insert_run(values):
+        raise RunIdTaken
+    return _read(identity)
+
+
+def _final(run: Run) -> Exception:
+    finished = Run.objects.filter(pk=run.pk).first()
+    if finished is None:
+        return Missing()
+    return RunIsFinal(
+        f"the run has ended: {finished.state}", field="state", hint="a finished run never changes"
+    )
+
+
+def _read(run_id: UUID) -> Run:
+    return Run.objects.select_related("live", "job").get(pk=run_id)
+
+
+def _facts(run: Run) -> dict[str, Any]:
+    return {
+        "job": str(run.job_id),
+        "version": run.version,
+        "trigger": run.trigger,
+        "planned_at": run.planned_at.isoformat(),
+        "input": run.input,
+    }

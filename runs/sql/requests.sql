@@ -1,0 +1,72 @@
+-- What people ask of runs. Same lock order as everywhere: Job or its clock, JobGate, LiveRun by id.
+
+-- name: job_for_run
+-- The job a run is asked of; shared with others who ask, and excluding a cancel or delete of it meanwhile.
+SELECT job.status, job.priority, job.pool_id, job.version, job.deleted_at IS NULL AS present
+FROM beatkeeper_job job WHERE job.id = %(job_id)s
+FOR SHARE;
+
+-- name: spec_for_run
+-- What the run will need of its version, and whether the job has a limit.
+SELECT version.target_key,
+       EXISTS (SELECT FROM beatkeeper_job_gate gate WHERE gate.job_id = version.job_id) AS gated
+FROM beatkeeper_job_version version WHERE version.job_id = %(job_id)s AND version.version = %(version)s;
+
+-- name: insert_requested_run
+-- A run nobody planned. No row comes back when its id is taken: an error, never ignored (R4).
+WITH inserted AS (
+    INSERT INTO beatkeeper_run
+        (id, tenant_id, job_id, version, pool_id, trigger, planned_at, created_at, priority, input, retry_of,
+         requested_by)
+    VALUES (%(id)s, %(tenant_id)s, %(job_id)s, %(version)s, %(pool_id)s, %(trigger)s, %(planned_at)s, %(now)s,
+            %(priority)s, %(input)s, %(retry_of)s, %(requested_by)s)
+    ON CONFLICT (id) DO NOTHING
+    RETURNING *
+)
+INSERT INTO beatkeeper_live_run
+    (id, tenant_id, job_id, version, pool_id, trigger, planned_at, priority, input, state,
+     available_at, rank, target_key, gated)
+SELECT id, tenant_id, job_id, version, pool_id, trigger, planned_at, priority, input, 'ready',
+       %(now)s, %(rank)s, %(target_key)s, %(gated)s
+FROM inserted
+RETURNING id;
+
+-- name: lock_gate_of_job
+-- Whoever counts the places of a job with a limit looks after us, or before us, never in between (R15).
+SELECT max_running FROM beatkeeper_job_gate WHERE job_id = %(job_id)s FOR UPDATE;
+
+-- name: lock_live_run
+-- The unfinished run, ours until the transaction ends: no claim, report or rescue passes meanwhile.
+SELECT id, state, attempt, cancel_requested_at FROM beatkeeper_live_run WHERE id = %(id)s FOR UPDATE;
+
+-- name: lock_live_runs_of_job
+-- All unfinished runs of a job, in the order everybody locks them.
+SELECT id, state FROM beatkeeper_live_run WHERE job_id = %(job_id)s ORDER BY id FOR UPDATE;
+
+-- name: end_unclaimed
+-- Cancels locked runs that no worker has. The bounds keep the statement to the partitions it needs.
+WITH ended AS (
+    DELETE FROM beatkeeper_live_run live
+    WHERE live.id = ANY (%(ids)s::uuid[]) AND live.state <> 'running'
+    RETURNING live.id, live.state, live.attempt, live.started_at
+)
+UPDATE beatkeeper_run run
+SET state = 'cancelled', ended_from = ended.state, reason = %(reason)s, attempts = ended.attempt,
+    started_at = ended.started_at, finished_at = clock_timestamp()
+FROM ended
+WHERE run.id = ended.id AND run.id = ANY (%(ids)s::uuid[]) AND run.id >= %(first)s AND run.id <= %(last)s
+RETURNING run.id;
+
+-- name: ask_to_stop
+-- Tells the workers of locked running runs, with their next heartbeat. The first to ask is kept.
+UPDATE beatkeeper_live_run
+SET cancel_requested_at = clock_timestamp(), cancel_reason = %(reason)s
+WHERE id = ANY (%(ids)s::uuid[]) AND state = 'running' AND cancel_requested_at IS NULL
+RETURNING id;
+
+-- name: hurry
+-- A run waiting for its back-off goes now.
+UPDATE beatkeeper_live_run
+SET state = 'ready', available_at = %(now)s, rank = %(rank)s, wake_at = NULL
+WHERE id = %(id)s AND state = 'delayed'
+RETURNING id;
