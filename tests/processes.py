@@ -23,7 +23,7 @@ class RealProcess:
         self,
         command: Sequence[str],
         output: Path,
-        env: Mapping[str, str] | None = None,
+        env: Mapping[str, str | None] | None = None,
         cwd: Path = CHECKOUT,
     ) -> None:
         self.command = list(command)
@@ -32,7 +32,7 @@ class RealProcess:
             self.popen = subprocess.Popen(
                 self.command,
                 cwd=cwd,
-                env={**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})},
+                env=environment(env or {}),
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
@@ -97,6 +97,12 @@ class RealProcess:
         self.kill()
 
 
+def environment(changes: Mapping[str, str | None]) -> dict[str, str]:
+    """Ours with the changes; None takes a variable away."""
+    changed = {**os.environ, "PYTHONUNBUFFERED": "1", **changes}
+    return {name: value for name, value in changed.items() if value is not None}
+
+
 class Processes:
     """What the fixture `processes` gives: `start` as often as wanted, everything is ended with the test."""
 
@@ -104,13 +110,17 @@ class Processes:
         self.folder = folder
         self._started: list[RealProcess] = []
 
-    def start(self, *command: str, env: Mapping[str, str] | None = None, name: str = "") -> RealProcess:
+    def start(
+        self, *command: str, env: Mapping[str, str | None] | None = None, name: str = ""
+    ) -> RealProcess:
         output = self.folder / f"{len(self._started):02}-{name or Path(command[0]).name}.log"
         process = RealProcess(command, output, env)
         self._started.append(process)
         return process
 
-    def python(self, *arguments: str, env: Mapping[str, str] | None = None, name: str = "") -> RealProcess:
+    def python(
+        self, *arguments: str, env: Mapping[str, str | None] | None = None, name: str = ""
+    ) -> RealProcess:
         """`python -m …` of this environment: processes.python("celery", "-A", "scheduler_project", …)."""
         return self.start(PYTHON, "-m", *arguments, env=env, name=name or arguments[0])
 

@@ -1,0 +1,229 @@
+"""`make up` as a newcomer meets it: real processes, nothing set, a state folder of the test's own."""
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.ports import free_port
+from tests.processes import Processes, RealProcess
+from tests.waiting import wait_until
+
+NOTHING_SET = dict.fromkeys(
+    ("SECRET_KEY", "DATABASE_URL", "CELERY_BROKER_URL", "DJANGO_SETTINGS_MODULE", "BEATKEEPER_QUEUE_PREFIX")
+)
+LAST_LINE = "Ctrl-C stops it."
+
+
+class Product:
+    """One copy of everything, and what it printed."""
+
+    def __init__(self, processes: Processes, state: Path, port: int = 0) -> None:
+        self.port = port or free_port()
+        self.state = state
+        self.supervisor: RealProcess = processes.start(
+            *(sys.executable, "manage.py", "standalone"),
+            *("--port", str(self.port), "--state-dir", str(state)),
+            env=NOTHING_SET,
+            name="standalone",
+        )
+
+    def wait_started(self) -> None:
+        self.supervisor.wait_for_output(LAST_LINE, 120)
+
+    def printed(self, word: str) -> str:
+        found = re.search(rf"^{word}: (.+)$", self.supervisor.text(), re.MULTILINE)
+        assert found, f"no line begins with {word}: in\n{self.supervisor.text()}"
+        return found[1]
+
+    def ask(self, path: str) -> Any:
+        headers = {"Authorization": f"Bearer {self.printed('key')}"}
+        return get(self.printed("api") + path, headers).raise_for_status().json()
+
+    def family(self) -> dict[int, str]:
+        """Every process below the supervisor, whatever session it made for itself."""
+        listed = subprocess.run(
+            ["ps", "-axo", "pid=,ppid=,args="], capture_output=True, text=True, check=True
+        )
+        rows = [line.split(None, 2) for line in listed.stdout.splitlines()]
+        members = {self.supervisor.pid: "supervisor"}
+        while True:
+            more = {int(row[0]): row[2] for row in rows if len(row) == 3 and int(row[1]) in members}
+            if more.keys() <= members.keys():
+                return members
+            members |= more
+
+    def pid_of(self, words: str) -> int:
+        return min(pid for pid, command in self.family().items() if words in command)
+
+
+def living(pids: list[int]) -> list[int]:
+    """Zombies do not count: whether somebody collects them is not ours to say."""
+    listed = subprocess.run(
+        ["ps", "-o", "pid=,stat=", "-p", ",".join(map(str, pids))], capture_output=True, text=True
+    )
+    rows = [line.split() for line in listed.stdout.splitlines()]
+    return [int(pid) for pid, status in rows if not status.startswith("Z")]
+
+
+@pytest.fixture
+def state() -> Iterator[Path]:
+    """Unlike tmp_path, open to the account that runs PostgreSQL for root."""
+    path = Path(mkdtemp(prefix="bk-standalone-"))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def product(processes: Processes, state: Path) -> Product:
+    product = Product(processes, state)
+    product.wait_started()
+    return product
+
+
+def test_everything_it_prints_is_true(product: Product) -> None:
+    assert product.printed("admin") == f"http://127.0.0.1:{product.port}/admin/"
+    assert product.printed("api") == f"http://127.0.0.1:{product.port}/api/v1"
+    assert product.ask("/jobs")["results"]
+    assert "Password" in get(product.printed("admin")).text
+    curl_lines = [line for line in product.supervisor.text().splitlines() if line.startswith("curl ")]
+    assert len(curl_lines) == 3
+    for line in curl_lines:
+        answer = subprocess.run([*shlex.split(line), "--fail"], capture_output=True, text=True)
+        assert answer.returncode == 0, f"{line}\n{answer.stderr}"
+    secrets = [product.state / "credentials.json", product.state / "secret_key"]
+    assert [path.stat().st_mode & 0o777 for path in secrets] == [0o600, 0o600]
+
+
+def test_a_child_that_is_killed_is_started_again(product: Product) -> None:
+    before = product.pid_of("gunicorn")
+    os.kill(before, signal.SIGKILL)
+    product.supervisor.wait_for_output("api was killed by SIGKILL; starting it again in 1 s")
+    wait_until(lambda: answers_health(product.port), what="the API after its death")
+    assert product.pid_of("gunicorn") != before
+    os.kill(postgres_pid(product), signal.SIGKILL)
+    product.supervisor.wait_for_output("PostgreSQL ended; starting it again")
+    wait_until(lambda: job_count(product), what="the database after its death")
+
+
+def test_a_second_copy_is_refused_and_the_first_goes_on(product: Product, processes: Processes) -> None:
+    second = Product(processes, product.state)
+    assert second.supervisor.wait() == 2
+    assert second.supervisor.text().splitlines() == [
+        f"{product.state} is in use by another copy (process {product.supervisor.pid}); `make down` stops it"
+    ]
+    assert answers_health(product.port)
+
+
+def test_ctrl_c_leaves_nothing_running_and_a_second_start_continues(
+    product: Product, processes: Processes
+) -> None:
+    family = list(product.family())
+    key, login = product.printed("key"), product.printed("login")
+    jobs = job_count(product)
+    product.supervisor.send(signal.SIGINT)
+    assert product.supervisor.wait(90) == 0
+    assert living(family) == []
+    again = Product(processes, product.state, product.port)
+    again.wait_started()
+    assert (again.printed("key"), again.printed("login")) == (key, login)
+    assert job_count(again) == jobs
+
+
+def test_down_stops_it_and_says_so_when_there_is_nothing_to_stop(product: Product) -> None:
+    family = list(product.family())
+    command = [sys.executable, "manage.py", "standalone", "--stop", "--state-dir", str(product.state)]
+    stopped = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert stopped.stdout == "stopped\n"
+    assert living(family) == []
+    assert product.supervisor.wait() == 0
+    again = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert again.stdout == f"nothing runs from {product.state}\n"
+
+
+def test_a_supervisor_killed_with_sigkill_takes_everything_with_it(
+    product: Product, processes: Processes
+) -> None:
+    family = list(product.family())
+    product.supervisor.send(signal.SIGKILL)
+    wait_until(lambda: not living(family), 60, "the end of everything")
+    again = Product(processes, product.state, product.port)
+    again.wait_started()
+
+
+def test_a_taken_port_is_refused_before_anything_is_started(processes: Processes, state: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        product = Product(processes, state, port)
+        assert product.supervisor.wait() == 2
+    assert product.supervisor.text().splitlines() == [
+        f"port {port} is taken by another program: choose another one, as in `make up PORT=8001`"
+    ]
+    assert not (state / "postgresql").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_refused_in_one_line(processes: Processes, state: Path) -> None:
+    (state / "file").touch()
+    product = Product(processes, state / "file" / "below")
+    assert product.supervisor.wait() == 2
+    (line,) = product.supervisor.text().splitlines()
+    assert line.startswith(f"cannot write to {state}/file/below")
+
+
+def test_a_database_that_does_not_answer_is_refused_without_its_password(
+    processes: Processes, state: Path
+) -> None:
+    env = NOTHING_SET | {"DATABASE_URL": f"postgresql://me:very-secret@127.0.0.1:{free_port()}/none"}
+    command = [
+        sys.executable,
+        "manage.py",
+        "standalone",
+        "--port",
+        str(free_port()),
+        "--state-dir",
+        str(state),
+    ]
+    product = processes.start(*command, env=env)
+    assert product.wait() == 2
+    assert product.text().startswith("the database of DATABASE_URL does not answer: ")
+    assert "very-secret" not in product.text()
+    assert "Traceback" not in product.text()
+
+
+def get(url: str, headers: dict[str, str] | None = None) -> httpx.Response:
+    """Past any proxy of the machine: the address is our own."""
+    with httpx.Client(trust_env=False, follow_redirects=True, timeout=10) as client:
+        return client.get(url, headers=headers)
+
+
+def answers_health(port: int) -> bool:
+    try:
+        return get(f"http://127.0.0.1:{port}/healthz").status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def job_count(product: Product) -> int:
+    try:
+        return len(product.ask("/jobs")["results"])
+    except httpx.HTTPError:
+        return 0
+
+
+def postgres_pid(product: Product) -> int:
+    pid_file = product.state / "postgresql" / "cluster" / "data" / "postmaster.pid"
+    return int(pid_file.read_text().split()[0])
