@@ -16,6 +16,7 @@ from django.db import connection
 from django.db.backends.postgresql.operations import DatabaseOperations
 
 from tests.leftover_queues import delete_queues
+from tests.private_pgbouncer import PrivatePgbouncer
 from tests.private_postgres import PrivatePostgres
 from tests.private_rabbitmq import PrivateRabbitMQ
 from tests.processes import CHECKOUT, Processes
@@ -122,11 +123,14 @@ def chromium() -> str:
     pytest.skip("no chromium on this machine: apt-get install chromium")
 
 
-@pytest.fixture(scope="session")
-def pgbouncer() -> str:
-    if path := shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin"):
-        return path
-    pytest.skip("no pgbouncer on this machine: apt-get install pgbouncer")
+@pytest.fixture
+def pooled_database_url(database_url: str) -> Iterator[str]:
+    """The test database through a transaction pooler of two server connections."""
+    program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
+    if program is None:
+        pytest.skip("no pgbouncer on this machine: apt-get install pgbouncer")
+    with PrivatePgbouncer(program, database_url) as pooler:
+        yield pooler.url
 
 
 def with_database(url: str, name: str) -> str:

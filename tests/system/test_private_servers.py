@@ -47,5 +47,14 @@ def test_private_rabbitmq_is_empty_for_the_next_test(private_rabbitmq: PrivateRa
     assert private_rabbitmq.queues() == {}
 
 
+def test_the_pooler_shares_one_server_connection_between_clients(pooled_database_url: str) -> None:
+    """What a session keeps between its transactions is another's as well: the trap our code must not fall into."""
+    with psycopg.connect(pooled_database_url, prepare_threshold=None) as one:
+        mine = one.execute("SELECT pg_backend_pid()").fetchone()
+        one.commit()
+        with psycopg.connect(pooled_database_url, prepare_threshold=None) as other:
+            assert other.execute("SELECT pg_backend_pid()").fetchone() == mine
+
+
 def connect(server: PrivateRabbitMQ) -> amqp.Connection:
     return amqp.Connection(f"127.0.0.1:{server.port}", virtual_host=server.vhost, connect_timeout=5)
