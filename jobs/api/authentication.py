@@ -1,19 +1,22 @@
 """Who is asking: a tenant's key. What it may do: its role."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.permissions import SAFE_METHODS, BasePermission
 from rest_framework.request import Request
-from rest_framework.views import APIView
 
 from auditlog.context import identify
 from auditlog.models import ActorKind
 from jobs import tenants
 from jobs.database_clock import database_now
 from jobs.models import ApiKey, Role, Tenant
+
+if TYPE_CHECKING:
+    # The framework's views load this module while they are being loaded themselves.
+    from rest_framework.views import APIView
 
 SCHEME = "Bearer"
 
@@ -56,10 +59,12 @@ class RolePermission(BasePermission):
 
     message = "this needs a key with another role"
 
-    def has_permission(self, request: Request, view: APIView) -> bool:
+    def has_permission(self, request: Request, view: "APIView") -> bool:
         if not isinstance(request.auth, ApiKey):
             return False
-        needed = Role.VIEWER if request.method in SAFE_METHODS else Role(getattr(view, "write_role", Role.ADMIN))
+        needed = (
+            Role.VIEWER if request.method in SAFE_METHODS else Role(getattr(view, "write_role", Role.ADMIN))
+        )
         self.message = f"this needs the role {needed}; the key has {request.auth.role}"
         return tenants.may(request.auth.role, needed)
 
