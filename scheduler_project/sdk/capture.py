@@ -22,7 +22,7 @@ MAX_BYTES = 10 * 1024 * 1024
 LONGEST_LINE = 64 * 1024
 SHORTEST_SECRET = 4
 MASK = "***"
-SECRET_NAMES = ("password", "passwd", "token", "secret", "key", "authorization", "cookie", "credential", "dsn")
+SECRET_NAMES = ("password", "passwd", "token", "secret", "key", "authorization", "cookie", "credential")
 
 # What celery says of its own work would be in every log, what it redirects from stdout there twice.
 QUIET_LOGGERS = ("celery.redirected", "celery.app.trace", "celery.worker.strategy")

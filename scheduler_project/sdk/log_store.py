@@ -1,8 +1,8 @@
 """Where the lines of a run go: never into the database (which keeps a pointer), and readable while it runs.
 
-A running attempt writes plain JSON lines to a file of its own. When it ends the file becomes one gzip member at
-the end of an object that holds the attempts of one tenant, worker and hour: an object per attempt would be the
-store's limit long before the bytes are. A gzip member can be read alone, and the object as a whole.
+A running attempt writes plain JSON lines to a file of its own. When it ends the file becomes one gzip
+member at the end of an object that holds the attempts of one tenant, worker and hour: an object per attempt
+would be the store's limit long before the bytes are. A member can be read alone, the object as a whole.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ class LogStore(Protocol):
         """The file of a running attempt, for appending."""
 
     def seal(self, run: UUID, claim_seq: int, tenant: str, incarnation: UUID) -> LogPointer | None:
-        """Moves a finished attempt's lines into their object; None: there are none. Done twice, they are there
-        twice, and both pointers are good."""
+        """Copies a finished attempt's lines into their object; None: there are none.
+
+        Done twice, they are there twice, and both pointers are good.
+        """
 
     def discard(self, run: UUID, claim_seq: int) -> None:
         """Removes the open file, once the pointer is safe elsewhere."""

@@ -127,6 +127,23 @@ def stated_failure(
     )
 
 
+def as_stopped(outcome: Outcome, reason: str, timeout: float) -> Outcome:
+    """A body that was asked to stop fails in its own way; why it was asked is what counts."""
+    if outcome.succeeded or reason not in (TIMEOUT, CANCELLED):
+        return outcome
+    return stopped_outcome(reason, timeout, outcome.started_at, outcome.finished_at, outcome.exit_code)
+
+
+def stopped_outcome(
+    reason: str, timeout: float, started_at: datetime, finished_at: datetime, exit_code: int | None = None
+) -> Outcome:
+    if reason == TIMEOUT:
+        line = f"The run reached its time limit of {timeout:g} s."
+        return stated_failure(TIMEOUT, "TimeLimitReached", line, started_at, finished_at, exit_code=exit_code)
+    line = "The run was cancelled."
+    return stated_failure(CANCELLED, "RunCancelled", line, started_at, finished_at, exit_code=exit_code)
+
+
 def type_name(exception: BaseException) -> str:
     kind = type(exception)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

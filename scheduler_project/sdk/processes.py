@@ -1,4 +1,4 @@
-"""What the kernel says about processes. A pid alone is reused; a pid with its start time names one process."""
+"""What the kernel says about processes. Pids are reused; a pid with its start time names one process."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """The slot table: what each process of a worker has in hand, in memory shared by all of them and the guard.
 
-One process writes a slot: its owner, the one that holds the slot's byte of the lock file. The kernel frees
-the byte when the owner dies, so a claim without an owner is seen at once. Readers take no lock: a slot carries
-a sequence number, odd while it is written, and a reader gives up after a few tries, so that a process stopped
-in the middle of a write cannot hold up the guard.
+One process writes a slot: its owner, the one that holds the slot's byte of the lock file. The kernel
+frees the byte when the owner dies, so a claim without an owner is seen at once. Readers take no lock: a
+slot carries a sequence number, odd while it is written, and a reader gives up after a few tries, so that a
+process stopped in the middle of a write cannot hold up the guard.
 
 A second byte per slot is the hand-over lock: the owner holds it while it moves from one state to the next,
-the guard while it looks whether the claim it means is still there and kills. So a kill never hits the next run.
+the guard while it looks whether the claim it means is still there and kills. So no kill hits the next run.
 """
 
 from __future__ import annotations
@@ -329,7 +329,7 @@ class SlotTable:
 
     @contextlib.contextmanager
     def writing(self, index: int) -> Iterator[int]:
-        """Yields the slot's first word. A dead writer may have left the number odd: it stays so until done."""
+        """Yields the slot's first word. The number may be odd already, left so by a dead writer."""
         at = self._at(index)
         self._words[at + S_SEQUENCE] |= 1
         try:

@@ -1,0 +1,102 @@
+"""Jobs that decorators ask for, in the shape of the API's `POST /jobs`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+OVERLAPS = ("skip", "allow_all")
+HIGHEST_PRIORITY = 1000
+
+
+class DeclarationWrong(ValueError):
+    """A job cannot be declared like this."""
+
+
+def declaration(
+    *,
+    task: str,
+    name: str | None,
+    cron: str | None,
+    every: Any,
+    at: datetime | str | None,
+    timezone: str | None,
+    priority: int | None,
+    retries: int | None,
+    timeout: Any,
+    overlap: str | None,
+    tags: Mapping[str, str] | None,
+    args: Sequence[Any] | None,
+    kwargs: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    spec: dict[str, Any] = {
+        "name": name or task,
+        "target": {
+            "kind": "celery",
+            "task": task,
+            "args": list(args or ()),
+            "kwargs": dict(kwargs or {}),
+        },
+        "schedule": schedule(cron, every, at, timezone),
+        "priority": checked_priority(priority),
+        "timeout": seconds("timeout", timeout),
+        "overlap": checked_overlap(overlap),
+        "tags": dict(tags) if tags is not None else None,
+        "retry": {"max_attempts": checked_retries(retries) + 1} if retries is not None else None,
+    }
+    # What was not said is the platform's default; a job without a schedule runs on demand.
+    return {key: value for key, value in spec.items() if value is not None or key == "schedule"}
+
+
+def schedule(
+    cron: str | None, every: Any, at: datetime | str | None, timezone: str | None
+) -> dict[str, Any] | None:
+    given = [word for word, value in (("cron", cron), ("every", every), ("at", at)) if value is not None]
+    if len(given) > 1:
+        raise DeclarationWrong(f"A job has one schedule, not {' and '.join(given)}.")
+    if timezone is not None and cron is None:
+        raise DeclarationWrong("A timezone belongs to a cron expression.")
+    if cron is not None:
+        if len(cron.split()) not in (5, 6) and not cron.startswith("@"):
+            raise DeclarationWrong(
+                f"{cron!r} is no cron expression: it has 5 fields, or 6 with seconds first."
+            )
+        return {"cron": cron, "timezone": timezone or "UTC"}
+    if every is not None:
+        return {"every": seconds("every", every)}
+    return None if at is None else {"at": instant(at)}
+
+
+def seconds(word: str, value: Any) -> float | None:
+    if value is None:
+        return None
+    number = value.total_seconds() if isinstance(value, timedelta) else float(value)
+    if number <= 0:
+        raise DeclarationWrong(f"{word}={value!r} is not above zero.")
+    return number
+
+
+def instant(value: datetime | str) -> str:
+    at = datetime.fromisoformat(value.replace("Z", "+00:00")) if isinstance(value, str) else value
+    if at.tzinfo is None:
+        raise DeclarationWrong(f"at={value!s} has no timezone.")
+    return at.isoformat()
+
+
+def checked_priority(value: int | None) -> int | None:
+    if value is not None and not 0 <= value <= HIGHEST_PRIORITY:
+        raise DeclarationWrong(f"priority={value!r} is not within 0 and {HIGHEST_PRIORITY}.")
+    return value
+
+
+def checked_retries(value: int) -> int:
+    if value < 0:
+        raise DeclarationWrong(f"retries={value!r} is below zero.")
+    return value
+
+
+def checked_overlap(value: str | None) -> str | None:
+    if value is not None and value not in OVERLAPS:
+        raise DeclarationWrong(f"overlap={value!r} is none of {', '.join(OVERLAPS)}.")
+    return value

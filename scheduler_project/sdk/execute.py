@@ -1,0 +1,97 @@
+"""One attempt: its log opened, its target called, and what came of it as an Outcome. Nothing is told here."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from .capture import AttemptLog, captured, secrets_in
+from .interrupts import Interrupts
+from .ledger import Claim
+from .log_store import LogStore
+from .outcomes import (
+    SUCCEEDED,
+    TRANSIENT,
+    LogPointer,
+    Outcome,
+    as_stopped,
+    failure,
+    now_utc,
+    stated_failure,
+)
+from .slots import Hand
+from .targets import Attempt, RetryAfter, TargetFailed, Targets
+
+logger = logging.getLogger(__name__)
+
+MAX_RESULT = 10_000
+MAX_REPR = 1_000
+
+
+def execute(
+    claim: Claim, hand: Hand, targets: Targets, store: LogStore, interrupts: Interrupts, name: str
+) -> Outcome:
+    log = AttemptLog(store, claim.run_id, claim.claim_seq, mask=secrets_in(claim.target))
+    started_at = now_utc()
+    attempt = Attempt(claim, hand, log, name)
+    with captured(log):
+        outcome = call(attempt, targets, interrupts, started_at)
+    outcome = as_stopped(outcome, hand.kill_reason, claim.timeout)
+    return outcome if log.empty else replace(outcome, log=sealed(store, claim))
+
+
+def call(attempt: Attempt, targets: Targets, interrupts: Interrupts, started_at: datetime) -> Outcome:
+    """Everything a target can do to its caller becomes an outcome, SystemExit too."""
+    try:
+        executor = targets.executor(str(attempt.target.get("kind")))
+        result = interrupts.during(executor, attempt)
+    except TargetFailed as failed:
+        return stated_failure(
+            failed.error_class,
+            failed.error_type,
+            failed.line,
+            started_at,
+            now_utc(),
+            exit_code=failed.exit_code,
+            retry_after=failed.retry_after,
+        )
+    except RetryAfter as retry:
+        return failure(retry.cause, started_at, now_utc(), error_class=TRANSIENT, retry_after=retry.delay)
+    except BaseException as error:
+        return failure(error, started_at, now_utc())
+    return Outcome(SUCCEEDED, started_at, now_utc(), result=storable(result))
+
+
+def sealed(store: LogStore, claim: Claim) -> LogPointer | None:
+    """A log that cannot be stored costs the log, not the result."""
+    try:
+        return store.seal(claim.run_id, claim.claim_seq, claim.tenant, claim.incarnation)
+    except OSError:
+        logger.exception("The log of run %s cannot be stored", claim.run_id)
+        return None
+
+
+def storable(result: Any) -> Any:
+    """What PostgreSQL takes as jsonb and is small; anything else by its repr."""
+    if result is None:
+        return None
+    try:
+        text = json.dumps(result, allow_nan=False)
+        json.dumps(result, ensure_ascii=False).encode()
+    except (TypeError, ValueError, RecursionError):
+        return described(result)
+    if len(text) > MAX_RESULT or "\\u0000" in text:
+        return described(result)
+    return json.loads(text)
+
+
+def described(result: Any) -> dict[str, str]:
+    try:
+        text = repr(result)
+    except Exception:
+        text = object.__repr__(result)
+    clean = text.replace("\x00", "").encode("utf-8", "backslashreplace").decode()
+    return {"repr": clean[:MAX_REPR]}

@@ -1,0 +1,272 @@
+"""The guard: a small process beside a worker that stops what must not go on.
+
+It looks at the slots ten times a second and never waits for the network: heartbeats and deliveries have threads
+of their own. What it enforces:
+
+- the fence: without an answered heartbeat in time, whatever holds a claim is killed before anybody else may
+  take it over. A slot that runs somebody else's task is left alone;
+- time limits and cancels: asked first (SIGUSR1 to the process, SIGTERM to a body's group), killed after a grace;
+- claims that are no longer ours: killed at once;
+- claims whose process died: told to the ledger, with the log as far as it came.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from . import processes
+from .delivery import Delivery
+from .heartbeat import Heartbeat, in_hand
+from .outcomes import CANCELLED, TIMEOUT, WORKER_LOST, Outcome, now_utc, stated_failure, stopped_outcome
+from .retries import decide
+from .runtime import Runtime, open_ledger
+from .slots import ASKED, CLAIMED, FOREIGN, FREE, HARD, HELD, NOT_KILLED, REPORTING, SOFT, Slot
+from .spool import Letter, claim_of
+
+logger = logging.getLogger(__name__)
+
+TICK = 0.1
+HAND_OVER_WAIT = 0.2
+STUCK_REPORT = 60.0
+FEED_PATIENCE = 3.0
+FEED_RESTART = 10.0
+LAST_WORDS = 3.0
+
+
+class Guard:
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self.table = runtime.table
+        self.config = runtime.config
+        self.heartbeat = Heartbeat(runtime, open_ledger(self.config.ledger_url, self.config.lease))
+        self.delivery = Delivery(runtime, open_ledger(self.config.ledger_url, self.config.lease))
+        self._stopped_since = 0.0
+        self._was_full = self._was_draining = False
+        self._feed: subprocess.Popen[bytes] | None = None
+        self._feed_started = 0.0
+
+    def run(self) -> None:
+        self.heartbeat.start()
+        self.delivery.start()
+        while self.parent_lives() and not (self.table.stopping and not self.any_claim()):
+            self.tick()
+            time.sleep(TICK)
+        self.last_words()
+
+    def tick(self) -> None:
+        now = processes.boottime()
+        self.watch_parent(now)
+        if self.heartbeat.begin_anew:
+            # Nobody claims for an incarnation that is over.
+            self.table.fence_at = 0.0
+        for index, state in enumerate(self.table.states()):
+            if state != FREE:
+                self.look_at(index, now)
+        self.notice_changes()
+        self.feed_on_demand(now)
+
+    # One slot.
+
+    def look_at(self, index: int, now: float) -> None:
+        if self.table.take_ownership(index):
+            self.bury(index)
+            return
+        if self.table.state(index) == FOREIGN:
+            return
+        slot = self.table.read(index)
+        if self.table.fenced:
+            self.fence_off(index, slot)
+        elif slot is not None:
+            self.enforce(slot, now)
+
+    def enforce(self, slot: Slot, now: float) -> None:
+        request = self.table.kill_request(slot.index)
+        asked = request.stage if request.token == slot.token else NOT_KILLED
+        if slot.state == REPORTING and now - slot.since > STUCK_REPORT:
+            self.kill(slot, "stuck", HARD, REPORTING)
+        if slot.state != HELD:
+            return
+        if slot.token in self.heartbeat.heard.gone:
+            self.kill(slot, "gone", HARD)
+        elif self.table.draining and now >= self.table.drain_until:
+            self.kill(slot, "given_back", HARD)
+        elif asked == NOT_KILLED:
+            if slot.token in self.heartbeat.heard.cancels:
+                self.kill(slot, CANCELLED, SOFT)
+            elif slot.deadline and now >= slot.deadline:
+                self.kill(slot, TIMEOUT, SOFT)
+        elif now >= request.at + self.config.grace:
+            self.kill(slot, request.reason, HARD, insist=asked == HARD)
+
+    def kill(self, slot: Slot, reason: str, stage: int, state: int = HELD, insist: bool = False) -> None:
+        """Ends this claim's body and no other: the hand-over lock holds the slot still while we look and kill.
+
+        A body in a group of its own is killed there, and its process reports; `insist` takes that process too.
+        """
+        with self.table.hand_over(slot.index, wait=HAND_OVER_WAIT) as still:
+            current = self.table.read(slot.index)
+            if not still or current is None or (current.token, current.state) != (slot.token, state):
+                return
+            self.table.request_kill(slot.index, slot.token, reason, stage, processes.boottime())
+            if stage == SOFT:
+                self.ask_to_stop(current)
+            else:
+                self.kill_body(current, insist or reason in ("gone", "given_back", "stuck"))
+
+    def ask_to_stop(self, slot: Slot) -> None:
+        logger.info("Run %s is asked to stop", slot.details.get("run_id"))
+        if not processes.signal_group(slot.body, slot.body_started, signal.SIGTERM):
+            processes.send_signal(slot.pid, slot.pid_started, signal.SIGUSR1)
+
+    def kill_body(self, slot: Slot, with_process: bool) -> None:
+        logger.warning("Run %s is killed", slot.details.get("run_id"))
+        in_group = processes.signal_group(slot.body, slot.body_started, signal.SIGKILL)
+        if with_process or not in_group:
+            processes.send_signal(slot.pid, slot.pid_started, signal.SIGKILL)
+
+    def fence_off(self, index: int, slot: Slot | None) -> None:
+        """Whatever the slot's process works on, it has lost; so no hand-over lock is needed. A result that is
+        being reported changes nothing any more, and is left to find that out."""
+        if slot is not None and slot.state not in (ASKED, HELD):
+            return
+        if slot is not None:
+            self.table.request_kill(index, slot.token, "fenced", HARD, processes.boottime())
+        logger.error("No heartbeat was answered in time: slot %d is killed", index)
+        processes.signal_group(*self.table.raw_body(index), signal.SIGKILL)
+        processes.send_signal(*self.table.raw_owner(index), signal.SIGKILL)
+
+    def bury(self, index: int) -> None:
+        """The slot's process is dead and the slot ours. An asked claim that was made goes back by rescue."""
+        try:
+            processes.signal_group(*self.table.raw_body(index), signal.SIGKILL)
+            slot = self.table.raw(index)
+            if slot is not None and slot.state in (HELD, REPORTING) and slot.details:
+                self.report_end(slot)
+            self.table.clear(index)
+        finally:
+            self.table.drop_ownership(index)
+
+    def report_end(self, slot: Slot) -> None:
+        if slot.token in self.runtime.spool.tokens():
+            return
+        claim = claim_of(slot.details)
+        request = self.table.kill_request(slot.index)
+        reason = request.reason if request.token == slot.token else ""
+        if reason == "given_back":
+            letter = Letter(claim)
+        else:
+            outcome = self.outcome_of(slot, reason, claim.timeout)
+            letter = Letter(claim, outcome, decide(outcome, claim.attempt, claim.retry), log_is_open=True)
+        self.runtime.spool.put(letter)
+        self.delivery.hurry()
+
+    def outcome_of(self, slot: Slot, reason: str, timeout: float) -> Outcome:
+        finished_at = now_utc()
+        started_at = finished_at.fromtimestamp(slot.started_at, finished_at.tzinfo)
+        if reason in (TIMEOUT, CANCELLED):
+            return stopped_outcome(reason, timeout, started_at, finished_at)
+        line = "The process that ran it was killed: " + {
+            "fenced": "the worker was cut off from the ledger.",
+            "gone": "the claim was no longer its own.",
+        }.get(reason, "not by the worker.")
+        return stated_failure(WORKER_LOST, "WorkerLost", line, started_at, finished_at)
+
+    # The worker as a whole.
+
+    def any_claim(self) -> bool:
+        return any(state in CLAIMED for state in self.table.states())
+
+    def parent_lives(self) -> bool:
+        return processes.alive(*self.table.parent)
+
+    def watch_parent(self, now: float) -> None:
+        """A worker stopped for as long as a lease is treated as lost: it begins anew when it wakes."""
+        if not processes.stopped(self.table.parent[0]):
+            self._stopped_since = 0.0
+            self.heartbeat.suspended = False
+            return
+        self._stopped_since = self._stopped_since or now
+        if (
+            not self.heartbeat.suspended
+            and now - self._stopped_since > self.config.lease - self.config.margin
+        ):
+            logger.error("The worker is stopped: what it runs is killed")
+            self.heartbeat.suspended = self.heartbeat.begin_anew = True
+
+    def notice_changes(self) -> None:
+        """The ledger is told at once when the worker fills, empties or leaves."""
+        full = FREE not in self.table.states()
+        if full != self._was_full or self.table.draining != self._was_draining:
+            self._was_full, self._was_draining = full, self.table.draining
+            self.heartbeat.hurry()
+
+    def feed_on_demand(self, now: float) -> None:
+        since = self.heartbeat.heard.work_since
+        if self._feed is not None and self._feed.poll() is not None:
+            self._feed = None
+        if self.config.fed or not self.config.app or self._feed or self.table.draining:
+            return
+        if since and now - since > FEED_PATIENCE and now - self._feed_started > FEED_RESTART:
+            logger.warning("Permits do not come through: runs are fetched from the ledger instead")
+            self._feed_started = now
+            feed = [sys.executable, "-m", f"{__package__}.feed", "--attached", str(self.runtime.folder)]
+            self._feed = subprocess.Popen(feed, stdin=subprocess.DEVNULL)
+
+    def last_words(self) -> None:
+        """The worker is gone or going: nothing runs on, every end is told, the ledger knows we left."""
+        logger.info("The worker is leaving")
+        until = time.monotonic() + LAST_WORDS
+        while self.any_claim() and time.monotonic() < until:
+            for index, state in enumerate(self.table.states()):
+                if state in CLAIMED and self.table.take_ownership(index):
+                    self.bury(index)
+                elif state in CLAIMED:
+                    processes.signal_group(*self.table.raw_body(index), signal.SIGKILL)
+                    processes.send_signal(*self.table.raw_owner(index), signal.SIGKILL)
+            time.sleep(TICK)
+        self.delivery.finish()
+        self.delivery.join(LAST_WORDS)
+        while not self.delivery.deliver_all() and not self.table.fenced:
+            time.sleep(TICK)
+        self.heartbeat.finish()
+        self.heartbeat.join(LAST_WORDS)
+        self.leave()
+
+    def leave(self) -> None:
+        if in_hand(self.runtime).tokens:
+            logger.error("Results could not be told; they stay in %s", self.runtime.folder)
+            return
+        try:
+            open_ledger(self.config.ledger_url, self.config.lease).leave(self.table.incarnation)
+        except Exception as error:
+            logger.warning("The ledger does not know that we left: %s", error)
+        shutil.rmtree(self.runtime.folder, ignore_errors=True)
+
+
+def command(folder: Path) -> list[str]:
+    return [sys.executable, "-m", f"{__package__}.guard", "--dir", str(folder)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="The guard of a Beatkeeper worker; the worker starts it.")
+    parser.add_argument("--dir", type=Path, required=True)
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s beatkeeper guard: %(message)s")
+    # A terminal's Ctrl-C and a service's SIGTERM go to the worker; the guard leaves after it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    runtime = Runtime(arguments.dir)
+    runtime.table.guard = os.getpid()
+    Guard(runtime).run()
+
+
+if __name__ == "__main__":
+    main()

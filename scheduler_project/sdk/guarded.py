@@ -1,0 +1,63 @@
+"""A worker process and its guard: started, restarted, drained and left together."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import time
+from pathlib import Path
+
+from . import guard, processes
+from .runtime import Config, Runtime
+
+logger = logging.getLogger(__name__)
+
+GUARD_RESTART = 1.0
+LAST_WORDS = 8.0
+
+
+class GuardedWorker:
+    def __init__(self, spool_folder: Path, config: Config) -> None:
+        self.runtime = Runtime.create(spool_folder, config)
+        self._guard: subprocess.Popen[bytes] | None = None
+        self._started = 0.0
+
+    def keep_guard(self) -> None:
+        """Starts the guard, and again whenever it is gone: it continues with what the slots say."""
+        if self._guard is not None and self._guard.poll() is None:
+            return
+        if time.monotonic() - self._started < GUARD_RESTART:
+            return
+        if self._guard is not None:
+            logger.error("The guard ended with %s and is started again", self._guard.returncode)
+        self._started = time.monotonic()
+        self._guard = subprocess.Popen(
+            guard.command(self.runtime.folder),
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            # It outlives the worker's terminal and process group: it has to tell how the worker ended.
+            start_new_session=True,
+        )
+
+    def drain(self) -> None:
+        if not self.runtime.table.draining:
+            self.runtime.table.drain(processes.boottime() + self.runtime.config.drain)
+
+    def leave(self) -> None:
+        """Returns when the guard has told everything, or after a while: the guard goes on alone."""
+        self.drain()
+        self.runtime.table.stop()
+        if self._guard is None:
+            return
+        try:
+            self._guard.wait(LAST_WORDS)
+        except subprocess.TimeoutExpired:
+            logger.warning("The guard still has results to tell; it stays until they are told")
+
+
+def environment() -> dict[str, str]:
+    """The guard imports this package, wherever it was found."""
+    root = str(Path(__file__).resolve().parents[len(__package__.split("."))])
+    path = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}

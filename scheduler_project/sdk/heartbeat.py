@@ -1,0 +1,203 @@
+"""The guard's conversation with the ledger: serial, numbered, and the clock of the fence.
+
+The fence is set from the moment an answered beat was *sent*: the ledger heard it later, so its lease ends later.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import dataclass, field
+from uuid import UUID, uuid4
+
+from . import processes
+from .ledger import Beat, Lane, Ledger, LedgerRefused, LedgerUnavailable, WorkerInfo
+from .runtime import Runtime
+from .slots import CLAIMED, FOREIGN, HELD, NOBODY
+
+logger = logging.getLogger(__name__)
+
+HURRIED = 0.2
+WITH_WORK = 0.5
+AFTER_FAILURE = 1.0
+AFTER_REFUSAL = 10.0
+
+
+@dataclass(frozen=True)
+class InHand:
+    """What the slots and the spool hold at one moment."""
+
+    tokens: frozenset[UUID] = frozenset()
+    at_work: frozenset[UUID] = frozenset()
+    busy: int = 0
+    foreign: int = 0
+
+
+@dataclass
+class Heard:
+    """What the last answer said about claims; the guard's loop acts on it."""
+
+    cancels: frozenset[UUID] = frozenset()
+    gone: frozenset[UUID] = frozenset()
+    work_since: float = 0.0
+    lanes: dict[int, Lane] = field(default_factory=dict)
+
+
+def in_hand(runtime: Runtime) -> InHand:
+    """Slots first, the spool after: a claim moves from the one to the other, so it is in at least one."""
+    tokens, at_work, busy, foreign = set(), set(), 0, 0
+    for index in range(runtime.table.size):
+        slot = runtime.table.read(index)
+        if slot is None:
+            # Its writer stopped half way: what stands there now is the best there is.
+            tokens.add(runtime.table.raw_token(index))
+            busy += 1
+        elif slot.state in CLAIMED:
+            busy += 1
+            tokens.add(slot.token)
+            if slot.state == HELD:
+                at_work.add(slot.token)
+        elif slot.state == FOREIGN:
+            foreign += 1
+    tokens.update(runtime.spool.tokens())
+    return InHand(frozenset(tokens - {NOBODY}), frozenset(at_work), busy, foreign)
+
+
+class Heartbeat(threading.Thread):
+    def __init__(self, runtime: Runtime, ledger: Ledger) -> None:
+        super().__init__(name="beatkeeper-heartbeat", daemon=True)
+        self.heard = Heard()
+        # Asked for by the loop, obeyed here: begin anew once nothing old is in hand.
+        self.begin_anew = runtime.table.incarnation == NOBODY or runtime.table.fenced
+        self.suspended = False
+        self._runtime, self._ledger = runtime, ledger
+        self._answered = -1
+        self._wake = threading.Condition()
+        self._hurry = self._finished = False
+        self._declared = False
+
+    def hurry(self) -> None:
+        with self._wake:
+            self._hurry = True
+            self._wake.notify()
+
+    def finish(self) -> None:
+        with self._wake:
+            self._finished = True
+            self._wake.notify()
+
+    def run(self) -> None:
+        while not self._finished:
+            began = time.monotonic()
+            pause = self._round()
+            self._rest(began, pause)
+
+    def _rest(self, began: float, pause: float) -> None:
+        with self._wake:
+            while not self._finished:
+                since = time.monotonic() - began
+                wanted = min(pause, HURRIED) if self._hurry else pause
+                if since >= wanted:
+                    break
+                self._wake.wait(wanted - since)
+            self._hurry = False
+
+    def _round(self) -> float:
+        """One thing to say; returns how long to be silent after it."""
+        try:
+            if self.suspended:
+                return HURRIED
+            if self.begin_anew:
+                return self._register()
+            return self._beat()
+        except LedgerUnavailable as error:
+            logger.warning("The ledger does not answer: %s", error)
+            return min(AFTER_FAILURE, self._runtime.config.beat)
+        except LedgerRefused as refusal:
+            logger.error("%s", refusal)
+            return AFTER_REFUSAL
+        except Exception:
+            logger.exception("The heartbeat failed")
+            return AFTER_FAILURE
+
+    def _register(self) -> float:
+        table, config = self._runtime.table, self._runtime.config
+        # First nobody may claim for the old incarnation, then nobody has: a child that slipped in between
+        # finds another incarnation than it asked for, and gives the run back.
+        table.fence_at, table.incarnation = 0.0, NOBODY
+        if any(state in CLAIMED for state in table.states()):
+            return HURRIED
+        incarnation, sent_at = uuid4(), processes.boottime()
+        lanes = self._ledger.register(
+            WorkerInfo(
+                incarnation=incarnation,
+                name=config.name,
+                pool=config.pool,
+                host=config.host,
+                pid=table.parent[0],
+                slots=table.size,
+                known_targets=config.known_targets,
+                version=config.version,
+                region=config.region,
+            )
+        )
+        self._answered = 0
+        self.heard = Heard(lanes={lane.id: lane for lane in lanes})
+        table.incarnation = incarnation
+        self.begin_anew = False
+        self._heard_at(sent_at)
+        self._runtime.write_answer(lanes, [])
+        logger.info("Worker %s is known as %s", config.name, incarnation)
+        self._declare()
+        return HURRIED
+
+    def _declare(self) -> None:
+        config = self._runtime.config
+        if self._declared or not config.declarations:
+            return
+        self._declared = True
+        try:
+            self._ledger.declare(config.pool, config.tenant, config.declarations)
+        except LedgerRefused as refusal:
+            logger.error("The declared jobs were refused: %s", refusal)
+
+    def _beat(self) -> float:
+        runtime, table, config = self._runtime, self._runtime.table, self._runtime.config
+        now_in_hand = in_hand(runtime)
+        beat = Beat(
+            incarnation=table.incarnation,
+            number=table.next_beat(),
+            answered=self._answered,
+            slots=table.size,
+            busy=now_in_hand.busy,
+            foreign_busy=now_in_hand.foreign,
+            held=sorted(now_in_hand.tokens),
+            draining=table.draining,
+            lanes_after=max(self.heard.lanes, default=0),
+            feed_after=config.feed_after,
+        )
+        sent_at = processes.boottime()
+        answer = self._ledger.heartbeat(beat)
+        if not answer.known:
+            logger.error("The ledger holds worker %s for lost: what runs is stopped", config.name)
+            self.begin_anew = True
+            return HURRIED
+        self._answered = beat.number
+        self._heard_at(sent_at)
+        self.heard.lanes.update({lane.id: lane for lane in answer.lanes})
+        self.heard.cancels = frozenset(answer.cancels)
+        # A claim that was only asked for when the beat was composed may have been made since.
+        self.heard.gone = frozenset(answer.gone) & now_in_hand.at_work
+        self.heard.work_since = (self.heard.work_since or sent_at) if answer.work else 0.0
+        runtime.write_answer(self.heard.lanes.values(), answer.work)
+        return self._interval(bool(answer.work), now_in_hand)
+
+    def _heard_at(self, sent_at: float) -> None:
+        config = self._runtime.config
+        self._runtime.table.fence_at = sent_at + config.lease - config.margin
+
+    def _interval(self, work: bool, now: InHand) -> float:
+        config = self._runtime.config
+        asks_for_work = config.fed and now.busy + now.foreign < self._runtime.table.size
+        return min(WITH_WORK, config.beat) if work or asks_for_work else config.beat

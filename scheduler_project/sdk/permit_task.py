@@ -1,0 +1,55 @@
+"""The one task a permit names. Only Beatkeeper's workers know it; anywhere else a permit is dropped unread."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from celery.app.task import Task
+
+from .ledger import Lane
+from .work import work_on_lane
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+    from .app import Beatkeeper
+
+NAME = "beatkeeper.run"
+LANE_HEADER = "beatkeeper_lane"
+# Other lanes and the host's own tasks get their turn: a permit comes for every run.
+TURN_SECONDS = 1.0
+
+
+class PermitTask(Task):  # type: ignore[type-arg]
+    """Free of what the host asks of its own tasks: base class, annotations, limits, stored results."""
+
+    abstract = True
+    acks_late = True
+    reject_on_worker_lost = True
+    acks_on_failure_or_timeout = True
+    ignore_result = True
+    store_errors_even_if_ignored = False
+    track_started = False
+    send_events = False
+    typing = False
+
+    @classmethod
+    def annotate(cls) -> None:
+        pass
+
+
+def register_permit_task(app: Celery, keeper: Beatkeeper) -> None:
+    def run(self: Any) -> None:
+        lane = lane_of(self.request)
+        if keeper.bench is not None and lane is not None:
+            work_on_lane(keeper.bench, lane, TURN_SECONDS)
+
+    app.task(name=NAME, base=PermitTask, bind=True, shared=False)(run)
+
+
+def lane_of(request: Any) -> Lane | None:
+    """None: not a permit we understand. It is acked; what it stood for is served by the heartbeat."""
+    pool, _, tenant = str(request.get(LANE_HEADER) or "").partition(":")
+    if not (pool.isdecimal() and tenant.isdecimal()):
+        return None
+    return Lane(id=0, pool_id=int(pool), tenant_id=int(tenant), queue="")

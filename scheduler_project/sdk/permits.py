@@ -1,0 +1,305 @@
+"""Permits from RabbitMQ: a connection of our own on the worker's event loop.
+
+Nothing here can hurt the host's consumer: another connection, another prefetch count, and every error of it ends
+in a reconnect. Queues are never declared; whether one exists is asked elsewhere first, because a consume on a
+missing queue closes its channel.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from amqp.exceptions import NotFound
+from celery import bootsteps
+from celery.worker import state as worker_state
+from kombu import Consumer, Queue
+
+from .permit_task import LANE_HEADER, NAME
+from .runtime import Runtime
+
+logger = logging.getLogger(__name__)
+
+TICK = 0.2
+KEPT_SECONDS = 1.0
+ACKED_AFTER = 60.0
+LOOK_AGAIN = 10.0
+CONNECT_TIMEOUT = 5.0
+LONGEST_PAUSE = 30.0
+READS_AT_ONCE = 100
+# Far beyond any run: the host's own limit, given to its pool, must not end ours.
+NO_LIMIT = 10 * 365 * 86_400
+
+
+class Permits(bootsteps.StartStopStep):
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def __init__(self, c: Any, **options: Any) -> None:
+        self.intake: Intake | None = None
+        super().__init__(c, **options)
+
+    def include_if(self, c: Any) -> bool:
+        return getattr(c.controller, "beatkeeper", None) is not None
+
+    def start(self, c: Any) -> None:
+        if c.hub is None:
+            logger.info("This broker has no event loop: runs are fetched from the ledger without permits")
+
+    def register_with_event_loop(self, c: Any, hub: Any) -> None:
+        """Called for every (re)connect of the host, whose loop starts with no readers and no timers."""
+        self.stop(c)
+        self.intake = Intake(c, hub, c.controller.beatkeeper.runtime)
+        self.intake.start()
+
+    def stop(self, c: Any) -> None:
+        if self.intake is not None:
+            self.intake.close()
+            self.intake = None
+
+    shutdown = stop
+
+
+@dataclass
+class Search:
+    """What a thread found out, away from the event loop: a connection, and which queues exist."""
+
+    names: set[str]
+    want_connection: bool
+    connection: Any = None
+    found: set[str] = field(default_factory=set)
+    error: Exception | None = None
+    done: threading.Event = field(default_factory=threading.Event)
+
+
+class Intake:
+    def __init__(self, c: Any, hub: Any, runtime: Runtime) -> None:
+        self.c, self.hub, self.runtime = c, hub, runtime
+        self.connection: Any = None
+        self.consumer: Any = None
+        self.kept: deque[tuple[Any, float]] = deque()
+        self.running: dict[Any, float] = {}
+        self.consuming: set[str] = set()
+        self._search: Search | None = None
+        self._entry: Any = None
+        self._answer = -1
+        self._look_at = self._connect_at = self._beat_at = 0.0
+        self._pause = 1.0
+
+    def start(self) -> None:
+        self._entry = self.hub.timer.call_repeatedly(TICK, self.tick)
+
+    def close(self) -> None:
+        if self._entry is not None:
+            self._entry.cancel()
+        self._drop_connection()
+
+    def tick(self) -> None:
+        """A failure here is ours and must not reach the host's loop."""
+        try:
+            self._tick(time.monotonic())
+        except Exception as error:
+            self._broken(error)
+
+    def _tick(self, now: float) -> None:
+        self._take_found()
+        if self.runtime.table.draining:
+            self._give_up_kept(now - KEPT_SECONDS)
+            if self.connection is not None and not self.kept:
+                self._cancel()
+            return
+        self._look_for_queues(now)
+        self._keep_alive(now)
+        self._ack_long_ones(now)
+        self.pump()
+        self._give_up_kept(now)
+
+    # Finding queues.
+
+    def _look_for_queues(self, now: float) -> None:
+        if self._search is not None:
+            return
+        connect = self.connection is None
+        if connect and now < self._connect_at:
+            return
+        answer = self.runtime.table.answer
+        if not connect and answer == self._answer and now < self._look_at:
+            return
+        self._answer, self._look_at = answer, now + LOOK_AGAIN
+        names = {lane.queue for lane in self.runtime.lanes() if lane.queue} - self.consuming
+        if connect or names:
+            self._search = Search(names, connect)
+            threading.Thread(target=self._find, args=(self._search,), daemon=True).start()
+
+    def _find(self, search: Search) -> None:
+        try:
+            with self.c.app.connection_for_read(connect_timeout=CONNECT_TIMEOUT) as connection:
+                search.found = existing(connection, search.names)
+            if search.want_connection:
+                search.connection = self.c.app.connection_for_read(
+                    connect_timeout=CONNECT_TIMEOUT, heartbeat=self.c.amqheartbeat
+                )
+                search.connection.connect()
+        except Exception as error:
+            search.error = error
+        search.done.set()
+
+    def _take_found(self) -> None:
+        search = self._search
+        if search is None or not search.done.is_set():
+            return
+        self._search = None
+        if search.error is not None:
+            raise search.error
+        if search.connection is not None:
+            self._use(search.connection)
+        self._consume(search.found)
+
+    def _use(self, connection: Any) -> None:
+        self.connection = connection
+        channel = connection.channel()
+        slots = self.runtime.table.size
+        # Where the count is per consumer, one permit per lane is enough to keep all slots busy.
+        shared = not connection.qos_semantics_matches_spec
+        channel.basic_qos(0, slots if shared else 1, shared)
+        self.consumer = Consumer(
+            channel, queues=[], on_message=self.on_message, accept=["json"], auto_declare=False
+        )
+        self.consuming = set()
+        self._pause = 1.0
+        self.hub.add_reader(connection.connection.sock, self._readable)
+        logger.info("Permits: connected, with room for %d", slots)
+
+    def _consume(self, names: Iterable[str]) -> None:
+        if self.consumer is None:
+            return
+        fresh = set(names) - self.consuming
+        for name in sorted(fresh):
+            self.consumer.add_queue(Queue(name, no_declare=True))
+        if fresh:
+            self.consumer.consume()
+            self.consuming |= fresh
+
+    # The connection.
+
+    def _readable(self) -> None:
+        try:
+            for _read in range(READS_AT_ONCE):
+                self.connection.drain_events(timeout=0)
+        except TimeoutError:
+            pass
+        except Exception as error:
+            self._broken(error)
+
+    def _keep_alive(self, now: float) -> None:
+        if self.connection is None or now < self._beat_at:
+            return
+        interval = self.connection.get_heartbeat_interval() or 0
+        if interval:
+            self.connection.heartbeat_check()
+            self._beat_at = now + interval / 2
+
+    def _broken(self, error: Exception) -> None:
+        logger.warning("Permits: connection lost (%s), next try in %.0f s", type(error).__name__, self._pause)
+        self._drop_connection()
+        self._connect_at = time.monotonic() + self._pause
+        self._pause = min(self._pause * 2, LONGEST_PAUSE)
+
+    def _drop_connection(self) -> None:
+        """What was not acked goes back to its queue; the runs it let in go on."""
+        connection, self.connection, self.consumer = self.connection, None, None
+        self.kept.clear()
+        self.consuming = set()
+        if connection is None:
+            return
+        try:
+            self.hub.remove_reader(connection.connection.sock)
+        except Exception:
+            logger.debug("Permits: the reader was gone already", exc_info=True)
+        try:
+            connection.collect(CONNECT_TIMEOUT)
+        except Exception:
+            logger.debug("Permits: the connection was gone already", exc_info=True)
+
+    def _cancel(self) -> None:
+        if self.consuming and self.consumer is not None:
+            self.consumer.cancel()
+            self.consuming = set()
+
+    # Permits.
+
+    def on_message(self, message: Any) -> None:
+        headers = message.headers or {}
+        if headers.get("task") != NAME or not headers.get("id") or LANE_HEADER not in headers:
+            logger.warning("Permits: a message that is no permit was dropped")
+            ack(message)
+            return
+        self.kept.append((message, time.monotonic()))
+        self.hub.call_soon(self.pump)
+
+    def pump(self) -> None:
+        try:
+            while self.kept and self.room() > 0:
+                self._let_in(self.kept.popleft()[0])
+        except Exception as error:
+            self._broken(error)
+
+    def room(self) -> int:
+        self.running = {
+            request: since
+            for request, since in self.running.items()
+            if request in worker_state.reserved_requests
+        }
+        foreign = sum(1 for request in list(worker_state.active_requests) if request.name != NAME)
+        return self.runtime.table.size - len(self.running) - foreign
+
+    def _let_in(self, message: Any) -> None:
+        """Through the host's own strategy, so that custom requests, pools and events see it like any task."""
+        if self.c.controller.time_limit or self.c.controller.soft_time_limit:
+            message.headers["timelimit"] = [NO_LIMIT, NO_LIMIT]
+
+        def settle(*_arguments: Any) -> None:
+            ack(message)
+            self.hub.call_soon(self.pump)
+
+        self.c.strategies[NAME](message, None, settle, settle, [self._let_in_as])
+
+    def _let_in_as(self, request: Any) -> None:
+        self.running[request] = time.monotonic()
+
+    def _ack_long_ones(self, now: float) -> None:
+        """A permit must not grow as old as its run: the broker would end the channel (consumer time-out)."""
+        for request, since in self.running.items():
+            if now - since > ACKED_AFTER and not request.acknowledged:
+                request.acknowledge()
+
+    def _give_up_kept(self, now: float) -> None:
+        """No slot became free: the heartbeat brings somebody to the run, so the permit has done its work."""
+        while self.kept and now - self.kept[0][1] > KEPT_SECONDS:
+            ack(self.kept.popleft()[0])
+
+
+def ack(message: Any) -> None:
+    """A permit that cannot be acked comes again, finds nothing and is acked then."""
+    try:
+        if not message.acknowledged:
+            message.ack()
+    except Exception:
+        logger.debug("Permits: a permit could not be acked", exc_info=True)
+
+
+def existing(connection: Any, names: set[str]) -> set[str]:
+    found = set()
+    channel = connection.channel()
+    for name in sorted(names):
+        try:
+            channel.queue_declare(queue=name, passive=True)
+        except NotFound:
+            channel = connection.channel()
+        else:
+            found.add(name)
+    return found

@@ -1,0 +1,130 @@
+"""The folder a worker, its children and its guard share: configuration, slots, the last answer, the spool."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import secrets
+import tempfile
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import parse_qsl, urlsplit
+
+from .ledger import Lane, Ledger
+from .log_store import LogStore, log_store
+from .slots import SlotTable
+from .spool import Spool
+
+POSTGRES_SCHEMES = ("postgresql", "postgres")
+
+
+@dataclass(frozen=True)
+class Config:
+    name: str
+    host: str
+    pool: str
+    tenant: str
+    slots: int
+    ledger_url: str
+    log_store_url: str
+    known_targets: Sequence[str]
+    version: str = ""
+    region: str = ""
+    lease: float = 30.0
+    beat: float = 5.0
+    margin: float = 5.0
+    # Between asking a body to stop and stopping it.
+    grace: float = 5.0
+    drain: float = 20.0
+    feed_after: float = 1.0
+    # Fed only: no permits come, so the guard asks for work twice a second.
+    fed: bool = False
+    # How `feed --attached` finds the app again; empty: it cannot.
+    app: str = ""
+    declarations: Sequence[dict[str, Any]] = field(default_factory=tuple)
+
+    def __repr__(self) -> str:
+        return f"Config(name={self.name!r}, pool={self.pool!r}, slots={self.slots})"
+
+
+class Runtime:
+    def __init__(self, folder: Path, config: Config | None = None) -> None:
+        self.folder = folder
+        self.config = config or read_config(folder)
+        self.table = SlotTable(folder)
+        self.spool = Spool(folder / "spool")
+        self.log_store: LogStore = log_store(self.config.log_store_url)
+        self._ledger: tuple[int, Ledger] | None = None
+        self._lock = threading.Lock()
+
+    @classmethod
+    def create(cls, spool_folder: Path, config: Config) -> Runtime:
+        spool_folder.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=f"worker-{os.getpid()}-", dir=spool_folder))
+        write_privately(folder / "config.json", json.dumps(asdict(config)))
+        table = SlotTable.create(folder, config.slots)
+        table.parent = os.getpid()
+        (folder / "spool").mkdir(mode=0o700)
+        return cls(folder, config)
+
+    def ledger(self) -> Ledger:
+        """This process' own: connections do not survive a fork."""
+        with self._lock:
+            if self._ledger is None or self._ledger[0] != os.getpid():
+                self._ledger = (os.getpid(), open_ledger(self.config.ledger_url, self.config.lease))
+            return self._ledger[1]
+
+    def write_answer(self, lanes: Iterable[Lane], work: Iterable[Lane]) -> None:
+        answer = {"lanes": [asdict(lane) for lane in lanes], "work": [asdict(lane) for lane in work]}
+        write_privately(self.folder / "answer.json", json.dumps(answer))
+        self.table.answered()
+
+    def lanes(self) -> list[Lane]:
+        return self._answered("lanes")
+
+    def work(self) -> list[Lane]:
+        """Lanes the last answer named because runs wait in them."""
+        return self._answered("work")
+
+    def _answered(self, part: str) -> list[Lane]:
+        try:
+            answer = json.loads((self.folder / "answer.json").read_text())
+        except FileNotFoundError:
+            return []
+        return [Lane(**lane) for lane in answer[part]]
+
+
+def read_config(folder: Path) -> Config:
+    return Config(**json.loads((folder / "config.json").read_text()))
+
+
+def write_privately(path: Path, text: str) -> None:
+    """Whole or not at all, and for nobody else: it may hold passwords."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+    beside.replace(path)
+
+
+def default_spool_folder() -> Path:
+    configured = os.environ.get("BEATKEEPER_SPOOL_DIR") or os.environ.get("XDG_RUNTIME_DIR")
+    if configured:
+        return Path(configured).absolute() / "beatkeeper"
+    return Path(tempfile.gettempdir()) / f"beatkeeper-{os.getuid()}"
+
+
+def open_ledger(url: str, lease: float) -> Ledger:
+    """`postgresql://…`, or `python://module/function?option=value` for a ledger of one's own."""
+    parts = urlsplit(url)
+    if parts.scheme in POSTGRES_SCHEMES:
+        from .postgres import PostgresLedger
+
+        return PostgresLedger(url, lease=lease)
+    if parts.scheme == "python":
+        make = getattr(importlib.import_module(parts.netloc), parts.path.strip("/"))
+        return cast(Ledger, make(**dict(parse_qsl(parts.query))))
+    raise ValueError(f"The ledger {parts.scheme!r} is not known: use postgresql://…")

@@ -1,0 +1,97 @@
+"""What can be executed, by kind. An executor gets the attempt and returns a result or raises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from .capture import AttemptLog
+from .ledger import Claim
+from .outcomes import UnknownTarget
+from .slots import Hand
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+
+class TargetFailed(Exception):
+    """A failure nobody raised: an exit code, a status."""
+
+    def __init__(
+        self,
+        error_class: str,
+        error_type: str,
+        line: str,
+        *,
+        exit_code: int | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(line)
+        self.error_class, self.error_type, self.line = error_class, error_type, line
+        self.exit_code, self.retry_after = exit_code, retry_after
+
+
+class RetryAfter(Exception):
+    """The target asks to be tried again, at a time of its choice."""
+
+    def __init__(self, cause: BaseException, delay: float | None) -> None:
+        super().__init__(str(cause))
+        self.cause, self.delay = cause, delay
+
+
+class Attempt:
+    """One try of a run, as an executor sees it."""
+
+    def __init__(self, claim: Claim, hand: Hand, log: AttemptLog, name: str) -> None:
+        self.claim = claim
+        self.log = log
+        self.worker_name = name
+        self._hand = hand
+
+    @property
+    def run_id(self) -> UUID:
+        return self.claim.run_id
+
+    @property
+    def target(self) -> dict[str, Any]:
+        return self.claim.target
+
+    @property
+    def input(self) -> dict[str, Any]:
+        return self.claim.input or {}
+
+    def body_is(self, group: int, leader_started: int) -> None:
+        """The process group that is the body: time limits and cancels stop it instead of this process."""
+        self._hand.body(group, leader_started)
+
+    @property
+    def stop_reason(self) -> str:
+        return self._hand.kill_reason
+
+
+Executor = Callable[[Attempt], Any]
+
+
+class Targets:
+    def __init__(self, app: Celery) -> None:
+        self._app = app
+        self._executors: dict[str, Executor] = {}
+
+    def add(self, kind: str, executor: Executor) -> None:
+        self._executors[kind] = executor
+
+    def executor(self, kind: str) -> Executor:
+        try:
+            return self._executors[kind]
+        except KeyError:
+            raise UnknownTarget(f"This worker runs no targets of the kind {kind!r}") from None
+
+    def known(self) -> list[str]:
+        """The target keys a claim may carry."""
+        kinds = [f"kind:{kind}" for kind in self._executors if kind != "celery"]
+        return sorted(name for name in self._app.tasks if may_be_target(name)) + sorted(kinds)
+
+
+def may_be_target(task_name: str) -> bool:
+    return not task_name.startswith(("celery.", "beatkeeper."))
