@@ -63,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
 def run(*, port: int, state_dir: str, stop: bool) -> int:
     database_url = os.environ.get("DATABASE_URL", "").strip()
     try:
-        account = None if database_url else unprivileged_account()
+        account = unprivileged_account()
         folder = choose(CHECKOUT, state_dir or os.environ.get("BEATKEEPER_STATE_DIR", ""), account)
         if stop:
             return stop_running(folder)
@@ -157,9 +157,11 @@ class Standalone:
 
     def _processes(self) -> list[SupervisedProcess]:
         celery = ["celery", "-A", "scheduler_project"]
+        beat = [*celery, "beat", "-S", "runs.beat:PartitionedScheduler", "--pidfile=", "--loglevel", "INFO"]
         worker = ["scheduler_project.sdk.feed", "--app", "scheduler_project", "--slots", SLOTS]
         if self.env.get("CELERY_BROKER_URL"):
-            worker = [*celery, "worker", "--concurrency", SLOTS, "--hostname", f"standalone-{os.getpid()}@%h"]
+            node = f"standalone-{os.getpid()}@%h"
+            worker = [*celery, "worker", "--concurrency", SLOTS, "--hostname", node, "--loglevel", "INFO"]
         gunicorn = ["gunicorn", "scheduler_project.wsgi", "--bind", f"{HOST}:{self.port}", "--threads", "8"]
         return [
             self._process("worker", worker),
