@@ -165,9 +165,7 @@ class Standalone:
         gunicorn = ["gunicorn", "scheduler_project.wsgi", "--bind", f"{HOST}:{self.port}", "--threads", "8"]
         return [
             self._process("worker", worker),
-            self._process(
-                "scheduler", [*celery, "beat", "-S", "runs.beat:PartitionedScheduler", "--pidfile="]
-            ),
+            self._process("scheduler", beat),
             self._process("api", [*gunicorn, "--no-control-socket"]),
         ]
 
