@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 OVERLAPS = ("skip", "allow_all")
 HIGHEST_PRIORITY = 1000
+DURATION = re.compile(r"P(?=.)(\d+W)?(\d+D)?(T(?=.)(\d+H)?(\d+M)?(\d+([.,]\d+)?S)?)?")
 
 
 class DeclarationWrong(ValueError):
@@ -68,9 +70,14 @@ def schedule(
     return None if at is None else {"at": instant(at)}
 
 
-def seconds(word: str, value: Any) -> float | None:
+def seconds(word: str, value: Any) -> float | str | None:
+    """A number, a timedelta, or an ISO 8601 duration, which the platform reads."""
     if value is None:
         return None
+    if isinstance(value, str):
+        if not DURATION.fullmatch(value):
+            raise DeclarationWrong(f"{word}={value!r} is no ISO 8601 duration such as PT30S.")
+        return value
     number = value.total_seconds() if isinstance(value, timedelta) else float(value)
     if number <= 0:
         raise DeclarationWrong(f"{word}={value!r} is not above zero.")

@@ -146,7 +146,12 @@ def stopped_outcome(
 
 def type_name(exception: BaseException) -> str:
     kind = type(exception)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    ours = __package__ and kind.__module__.startswith(__package__)
+    return (
+        kind.__qualname__
+        if ours or kind.__module__ == "builtins"
+        else f"{kind.__module__}.{kind.__qualname__}"
+    )
 
 
 def first_line(text: str) -> str:

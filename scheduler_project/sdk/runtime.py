@@ -111,9 +111,10 @@ def write_privately(path: Path, text: str) -> None:
 
 
 def default_spool_folder() -> Path:
-    configured = os.environ.get("BEATKEEPER_SPOOL_DIR") or os.environ.get("XDG_RUNTIME_DIR")
-    if configured:
-        return Path(configured).absolute() / "beatkeeper"
+    if configured := os.environ.get("BEATKEEPER_SPOOL_DIR"):
+        return Path(configured).absolute()
+    if run_time := os.environ.get("XDG_RUNTIME_DIR"):
+        return Path(run_time) / "beatkeeper"
     return Path(tempfile.gettempdir()) / f"beatkeeper-{os.getuid()}"
 
 

@@ -1,0 +1,229 @@
+"""A ledger in a file, for tests whose subject is the worker: several processes share it, and it can be told to
+be away. It keeps the rules a worker relies on: claims by token, reports only by who holds the claim."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+from scheduler_project.sdk.ledger import Answer, Beat, Claim, Lane, LedgerUnavailable, WorkerInfo
+from scheduler_project.sdk.outcomes import Outcome
+from scheduler_project.sdk.retries import Verdict
+
+POOL, TENANT = 1, 2
+LANE = Lane(id=1, pool_id=POOL, tenant_id=TENANT, queue="")
+AT = datetime(2026, 1, 1, tzinfo=timezone.utc)
+
+
+class FakeLedger:
+    def __init__(self, folder: str, queue: str = "") -> None:
+        self.folder = Path(folder)
+        self.folder.mkdir(exist_ok=True)
+        self.queue = queue
+
+    # The worker's side.
+
+    def register(self, info: WorkerInfo) -> list[Lane]:
+        with self._state() as state:
+            state["workers"][str(info.incarnation)] = {"beat": 0, "alive": True, "left": False, "held": []}
+        return [self.lane]
+
+    def heartbeat(self, beat: Beat) -> Answer:
+        with self._state() as state:
+            worker = state["workers"].get(str(beat.incarnation))
+            if worker is None or not worker["alive"]:
+                return Answer(known=False)
+            worker.update(
+                beat=beat.number,
+                held=[str(token) for token in beat.held],
+                busy=beat.busy,
+                foreign=beat.foreign_busy,
+                draining=beat.draining,
+                beats=worker.get("beats", 0) + 1,
+            )
+            held = {token: self._running(state, token, beat.incarnation) for token in beat.held}
+            waiting = any(run["state"] == "queued" for run in state["runs"].values())
+            free = beat.slots - beat.busy - beat.foreign_busy
+            return Answer(
+                known=True,
+                cancels=[token for token, run in held.items() if run and run["cancel"]],
+                gone=[token for token, run in held.items() if run is None],
+                lanes=[],
+                work=[self.lane] if waiting and free > 0 and not state["no_work_named"] else [],
+            )
+
+    def claim(
+        self, incarnation: UUID, token: UUID, lane: Lane, known: Sequence[str], again: bool = False
+    ) -> Claim | None:
+        with self._state() as state:
+            worker = state["workers"].get(str(incarnation))
+            if worker is None or not worker["alive"]:
+                return None
+            run = self._running(state, token, incarnation) if again else None
+            if run is None:
+                run = next((r for r in state["runs"].values() if r["state"] == "queued"), None)
+                if run is None:
+                    return None
+                run.update(
+                    state="running",
+                    token=str(token),
+                    worker=str(incarnation),
+                    claim_seq=run["claim_seq"] + 1,
+                    attempt=run["attempt"] + 1,
+                )
+            return _claim(run)
+
+    def report(self, claim: Claim, outcome: Outcome, verdict: Verdict) -> str | None:
+        return self._end(
+            claim, {**json.loads(json.dumps(asdict(outcome), default=str)), "next": verdict.state}
+        )
+
+    def give_back(self, claim: Claim) -> str | None:
+        return self._end(claim, {"kind": "given_back", "next": "ready"})
+
+    def leave(self, incarnation: UUID) -> None:
+        with self._state() as state:
+            state["workers"][str(incarnation)].update(left=True, alive=False)
+
+    def declare(self, pool: str, tenant: str, declarations: Sequence[dict[str, Any]]) -> None:
+        with self._state() as state:
+            state["declared"] = list(declarations)
+
+    def declaration_errors(self, tenant: str, names: Sequence[str]) -> dict[str, str]:
+        return {}
+
+    # The test's side.
+
+    @property
+    def url(self) -> str:
+        return f"python://tests.sdk.fake_ledger/FakeLedger?folder={self.folder}&queue={self.queue}"
+
+    @property
+    def lane(self) -> Lane:
+        return Lane(1, POOL, TENANT, self.queue)
+
+    def add_run(self, task: str = "tests.succeeds", *args: Any, **options: Any) -> UUID:
+        kind = options.pop("kind", "celery")
+        target = {"kind": kind, "task": task, "args": list(args), "kwargs": {}, **options.pop("target", {})}
+        run_id = uuid4()
+        run = {
+            "run_id": str(run_id),
+            "state": "queued",
+            "claim_seq": 0,
+            "attempt": 0,
+            "token": None,
+            "worker": None,
+            "cancel": False,
+            "target": target,
+            "timeout": options.pop("timeout", 60.0),
+            "ends": [],
+            "retry": {"max_attempts": 4, "backoff": "fixed", "base": 0.0, "cap": 0.0},
+        }
+        with self._state() as state:
+            state["runs"][str(run_id)] = {**run, **options}
+        return run_id
+
+    def run(self, run_id: UUID) -> dict[str, Any]:
+        with self._state() as state:
+            return dict(state["runs"][str(run_id)])
+
+    def ends(self, run_id: UUID) -> list[dict[str, Any]]:
+        return list(self.run(run_id)["ends"])
+
+    def workers(self) -> dict[str, dict[str, Any]]:
+        with self._state() as state:
+            return dict(state["workers"])
+
+    def change(self, **values: Any) -> None:
+        with self._state() as state:
+            state.update(values)
+
+    def change_run(self, run_id: UUID, **values: Any) -> None:
+        with self._state() as state:
+            state["runs"][str(run_id)].update(values)
+
+    def lose_workers(self) -> None:
+        """What rescue does to the silent: their claims are anybody's."""
+        with self._state() as state:
+            for worker in state["workers"].values():
+                worker["alive"] = False
+            for run in state["runs"].values():
+                if run["state"] == "running":
+                    run.update(state="queued", token=None, worker=None)
+
+    def declared(self) -> list[dict[str, Any]]:
+        with self._state() as state:
+            return list(state["declared"])
+
+    @property
+    def away(self) -> Path:
+        return self.folder / "away"
+
+    def _running(self, state: dict[str, Any], token: UUID, incarnation: UUID) -> dict[str, Any] | None:
+        for run in state["runs"].values():
+            if (run["state"], run["token"], run["worker"]) == ("running", str(token), str(incarnation)):
+                found: dict[str, Any] = run
+                return found
+        return None
+
+    def _end(self, claim: Claim, end: dict[str, Any]) -> str | None:
+        with self._state() as state:
+            run = state["runs"][str(claim.run_id)]
+            for earlier in run["ends"]:
+                if earlier["claim_seq"] == claim.claim_seq:
+                    return str(earlier["next"])
+            mine = ("running", claim.claim_seq, str(claim.incarnation))
+            if (run["state"], run["claim_seq"], run["worker"]) != mine:
+                return None
+            if end["next"] != "succeeded" and run["cancel"]:
+                end["next"] = "cancelled"
+            run["ends"].append({**end, "claim_seq": claim.claim_seq})
+            again = {"delayed": "queued", "ready": "queued"}
+            run.update(state=again.get(end["next"], end["next"]), token=None, worker=None)
+            if end["next"] == "ready":
+                run["attempt"] -= 1
+            return str(end["next"])
+
+    @contextmanager
+    def _state(self) -> Iterator[dict[str, Any]]:
+        with open(self.folder / "lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if self.away.exists() and os.environ.get("BEATKEEPER_TEST_SIDE") != str(os.getpid()):
+                raise LedgerUnavailable("away")
+            path = self.folder / "state.json"
+            empty = {"runs": {}, "workers": {}, "declared": [], "no_work_named": False}
+            state = json.loads(path.read_text()) if path.exists() else empty
+            yield state
+            path.write_text(json.dumps(state))
+
+
+def _claim(run: dict[str, Any]) -> Claim:
+    return Claim(
+        run_id=UUID(run["run_id"]),
+        claim_seq=run["claim_seq"],
+        token=UUID(run["token"]),
+        incarnation=UUID(run["worker"]),
+        attempt=run["attempt"],
+        job_id=UUID(int=1),
+        job_name="a job",
+        version=1,
+        tenant_id=TENANT,
+        tenant="team",
+        trigger="manual",
+        planned_at=AT,
+        claimed_at=AT,
+        target=run["target"],
+        input=run.get("input"),
+        timeout=run["timeout"],
+        retry=run["retry"],
+        gated=False,
+        allowed_hosts=run.get("allowed_hosts", []),
+    )
