@@ -94,6 +94,11 @@ def _zone(name: object) -> ZoneInfo:
         )
     if name not in _zone_names():
         raise BadSchedule("schedule.timezone", f"{name[:60]} is not a known time zone", _near_zones(name))
+    return _loaded_zone(name)
+
+
+@cache  # zoneinfo itself keeps eight, and the memo of firings knows zones by identity
+def _loaded_zone(name: str) -> ZoneInfo:
     return ZoneInfo(name)
 
 

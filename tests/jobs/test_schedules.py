@@ -10,6 +10,7 @@ from jobs.schedules import (
     Cron,
     OnDemand,
     Schedule,
+    cron_times,
     due_times,
     in_words,
     last_before,
@@ -17,6 +18,7 @@ from jobs.schedules import (
     parse,
     upcoming,
 )
+from tests.jobs.zone_changes import ZONES
 
 UTC = timezone.utc
 NOON = datetime(2026, 11, 18, 12, 0, tzinfo=UTC)
@@ -56,6 +58,8 @@ APRIL, OCTOBER = "2026-04-04T23:30:00+11:00", "2026-10-03T23:30:00+10:30"
         ("30 2,3 * * *", NEW_YORK, SPRING, ["03-08 03:00 -0400", "03-08 03:30 -0400"]),
         ("0 2,3 * * *", NEW_YORK, SPRING, ["03-08 03:00 -0400", "03-09 02:00 -0400"]),
         ("*/30 * * * *", NEW_YORK, "2026-03-08T01:00:00-05:00", ["03-08 01:30 -0500", "03-08 03:00 -0400"]),
+        ("0 */2,5 * * *", NEW_YORK, SPRING, ["03-08 00:00 -0500", "03-08 03:00 -0400", "03-08 04:00 -0400"]),
+        ("30 0-23/2 * * *", NEW_YORK, SPRING, ["03-08 00:30 -0500", "03-08 03:00 -0400", "03-08 04:30 -0400"]),
         ("0 */2 * * *", NEW_YORK, SPRING, ["03-08 00:00 -0500", "03-08 04:00 -0400"]),
         ("30 1 * * *", NEW_YORK, AUTUMN, ["11-01 01:30 -0400", "11-02 01:30 -0500"]),
         ("30 1 * * *", NEW_YORK, "2026-11-01T01:10:00-05:00", ["11-02 01:30 -0500"]),
@@ -266,6 +270,11 @@ def test_a_start_between_two_milliseconds_of_a_second_waits_for_the_next_match()
     assert next_after(schedule, NOON, anchor=NOON) == NOON + timedelta(hours=1, seconds=1)
 
 
+def test_a_schedule_may_end_where_it_starts() -> None:
+    schedule = read({"cron": "0 * * * *", "start": "2026-11-18T13:00:00Z", "end": "2026-11-18T13:00:00Z"})
+    assert upcoming(schedule, NOON, 9, anchor=NOON) == [NOON + timedelta(hours=1)]
+
+
 def test_one_time_is_planned_once() -> None:
     schedule = read({"at": "2026-11-18T13:00:00.500+01:00"})
     at = NOON + timedelta(milliseconds=500)
@@ -295,6 +304,14 @@ def test_due_times_stop_at_the_limit_or_at_the_present() -> None:
     ]
     assert due_times(schedule, NOON, NOON + 2 * five, anchor=NOON, limit=2) == [NOON, NOON + five]
     assert due_times(schedule, NOON, NOON - five, anchor=NOON, limit=9) == []
+
+
+def test_jobs_of_the_same_schedule_share_one_reckoning() -> None:
+    cron_times.next_after.cache_clear()
+    for number in range(50):
+        for zone in ZONES[:40]:
+            next_after(cron("*/5 * * * *", zone, hash_id=str(number)), NOON, anchor=NOON)
+    assert cron_times.next_after.cache_info().misses == 40
 
 
 def test_a_naive_datetime_is_no_instant() -> None:
