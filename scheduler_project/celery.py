@@ -8,6 +8,9 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "scheduler_project.settings")
 
 from django.conf import settings  # noqa: E402 - needs the name of the settings
 
+from runs.targets import command, http  # noqa: E402
+from scheduler_project.sdk.app import Beatkeeper  # noqa: E402
+
 app = Celery("scheduler_project")
 app.conf.update(
     # Without a broker workers are fed by their heartbeats, and nothing is ever published (promise 5).
@@ -25,4 +28,16 @@ app.conf.update(
     worker_prefetch_multiplier=1,
     worker_send_task_events=False,
     beat_scheduler="runs.beat:PartitionedScheduler",
+)
+
+keeper = Beatkeeper(
+    app,
+    database_url=settings.DATABASE_URL,
+    pool=settings.POOL,
+    log_store=settings.LOG_STORE_URL,
+    lease_seconds=settings.LEASE_SECONDS,
+    beat_seconds=settings.BEAT_SECONDS,
+    margin_seconds=settings.FENCE_MARGIN_SECONDS,
+    spool_folder=settings.SPOOL_DIR,
+    executors={"http": http.execute, "command": command.execute},
 )
