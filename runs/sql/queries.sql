@@ -114,3 +114,360 @@ INSERT INTO beatkeeper_audit_entry
 SELECT tenant_id, 'system', 'scheduler', 'job.unrunnable', 'job', id::text, '{"status": "active"}',
        jsonb_build_object('status', 'unrunnable', 'status_note', %(note)s::text), %(note)s, ''
 FROM parked;
+
+-- name: pools_with_ready_runs
+-- The idle probe of dispatch: one index look-up for each pool held.
+SELECT held.pool_id
+FROM unnest(%(pools)s::int[]) AS held (pool_id)
+WHERE EXISTS (SELECT FROM beatkeeper_live_run live WHERE live.state = 'ready' AND live.pool_id = held.pool_id);
+
+-- name: pool
+-- The pool as its owner set it, and how many lanes it has.
+SELECT pool.slug, pool.shared, pool.paused_at IS NOT NULL,
+       (SELECT count(*) FROM beatkeeper_lane lane WHERE lane.pool_id = pool.id)
+FROM beatkeeper_pool pool WHERE pool.id = %(pool)s;
+
+-- name: living_nodes
+-- Workers of the pool that may claim, and the slots they have for us.
+SELECT node.incarnation, greatest(0, node.slots - node.foreign_busy) FROM beatkeeper_worker_node node
+WHERE node.pool_id = %(pool)s AND node.state = 'active'
+  AND node.last_beat_at > %(now)s - make_interval(secs => %(lease)s);
+
+-- name: targets_of_nodes
+-- Every target that some of these workers know.
+SELECT DISTINCT target.key
+FROM beatkeeper_worker_node node CROSS JOIN LATERAL unnest(node.known_targets) AS target (key)
+WHERE node.incarnation = ANY (%(nodes)s::uuid[]);
+
+-- name: lanes_with_ready_runs
+-- Tenants with work in the pool by loose index scan: one probe each, however long their backlogs.
+WITH RECURSIVE tenant (id) AS (
+    SELECT min(tenant_id) FROM beatkeeper_live_run WHERE state = 'ready' AND pool_id = %(pool)s
+    UNION ALL
+    SELECT (SELECT min(tenant_id) FROM beatkeeper_live_run
+            WHERE state = 'ready' AND pool_id = %(pool)s AND tenant_id > tenant.id)
+    FROM tenant WHERE tenant.id IS NOT NULL
+)
+SELECT id FROM tenant WHERE id IS NOT NULL;
+
+-- name: occupied
+-- Exact counts of what each lane has handed over: running, and queued for it.
+SELECT tenant_id, sum(running)::int, sum(queued)::int
+FROM (
+    SELECT tenant_id, count(*) AS running, 0 AS queued FROM beatkeeper_live_run
+    WHERE state = 'running' AND pool_id = %(pool)s GROUP BY tenant_id
+    UNION ALL
+    SELECT tenant_id, 0, count(*) FROM beatkeeper_live_run
+    WHERE state = 'queued' AND pool_id = %(pool)s GROUP BY tenant_id
+) counted
+GROUP BY tenant_id;
+
+-- name: lanes
+-- The lanes of these tenants, made or not yet made, and those that still show a reason.
+SELECT tenant.id, tenant.slug, tenant.weight, tenant.max_running, tenant.rate_limit,
+       lane.id, coalesce(lane.queue, ''), lane.tokens, lane.tokens_at, coalesce(lane.reason, ''),
+       coalesce("window", 0)
+FROM beatkeeper_tenant tenant
+LEFT JOIN beatkeeper_lane lane ON lane.pool_id = %(pool)s AND lane.tenant_id = tenant.id
+WHERE tenant.id = ANY (%(tenants)s::int[]) OR lane.reason <> '';
+
+-- name: make_lanes
+-- A lane exists from the first run of its tenant in the pool.
+INSERT INTO beatkeeper_lane (pool_id, tenant_id, queue)
+SELECT %(pool)s, tenant_id, queue FROM unnest(%(tenants)s::int[], %(queues)s::text[]) AS new (tenant_id, queue)
+ORDER BY tenant_id
+ON CONFLICT (pool_id, tenant_id) DO NOTHING;
+
+-- name: write_lanes
+-- What changed of a lane: why it cannot go, its bucket, its window.
+UPDATE beatkeeper_lane lane
+SET reason = new.reason, tokens = new.tokens, tokens_at = new.tokens_at, "window" = new."window"
+FROM (
+    SELECT * FROM unnest(%(tenants)s::int[], %(reasons)s::text[], %(tokens)s::float8[], %(tokens_at)s::timestamptz[],
+                         %(windows)s::int[]) AS given (tenant_id, reason, tokens, tokens_at, "window")
+    ORDER BY tenant_id
+) new
+WHERE lane.pool_id = %(pool)s AND lane.tenant_id = new.tenant_id;
+
+-- name: queues_of_pools
+-- What a broker must hold for these pools.
+SELECT DISTINCT queue FROM beatkeeper_lane WHERE pool_id = ANY (%(pools)s::int[]);
+
+-- name: best_ready
+-- The best few of each lane in rank order: priority with aging, exactly.
+SELECT best.id, best.tenant_id, best.job_id, best.rank, best.target_key, best.gated,
+       best.trigger IN ('schedule', 'catch_up') AND job.status = 'paused'
+FROM unnest(%(tenants)s::int[], %(places)s::int[]) AS lane (tenant_id, places)
+CROSS JOIN LATERAL (
+    SELECT live.id, live.tenant_id, live.job_id, live.rank, live.target_key, live.gated, live.trigger
+    FROM beatkeeper_live_run live
+    WHERE live.state = 'ready' AND live.pool_id = %(pool)s AND live.tenant_id = lane.tenant_id
+    ORDER BY live.rank LIMIT lane.places
+) best
+JOIN beatkeeper_job job ON job.id = best.job_id
+ORDER BY best.rank;
+
+-- name: lock_gates
+-- Before counting; a gate that a report holds is left for the next pass (R15).
+SELECT job_id, max_running FROM beatkeeper_job_gate
+WHERE job_id = ANY (%(jobs)s::uuid[]) ORDER BY job_id FOR UPDATE SKIP LOCKED;
+
+-- name: gates_that_exist
+-- Of jobs whose gate was not locked: those that still have one.
+SELECT job_id FROM beatkeeper_job_gate WHERE job_id = ANY (%(jobs)s::uuid[]);
+
+-- name: occupied_gates
+-- Counted after the gate was locked, so no earlier release or mark is missed.
+SELECT job_id, count(*)::int FROM beatkeeper_live_run
+WHERE job_id = ANY (%(jobs)s::uuid[]) AND state IN ('queued', 'running', 'waiting_callback')
+GROUP BY job_id;
+
+-- name: mark_queued
+-- ready -> queued, committed before any permit is published (R6).
+WITH picked AS MATERIALIZED (
+    SELECT id FROM beatkeeper_live_run WHERE id = ANY (%(ids)s::uuid[]) AND state = 'ready'
+    ORDER BY id FOR UPDATE SKIP LOCKED
+)
+UPDATE beatkeeper_live_run live SET state = 'queued', reason = '', queued_at = clock_timestamp()
+FROM picked WHERE live.id = picked.id
+RETURNING live.id, live.tenant_id, live.rank;
+
+-- name: mark_blocked
+-- ready -> blocked, for the run's own reason.
+WITH picked AS MATERIALIZED (
+    SELECT live.id, new.reason FROM beatkeeper_live_run live
+    JOIN unnest(%(ids)s::uuid[], %(reasons)s::text[]) AS new (id, reason) ON new.id = live.id
+    WHERE live.state = 'ready'
+    ORDER BY live.id FOR UPDATE OF live SKIP LOCKED
+)
+UPDATE beatkeeper_live_run live SET state = 'blocked', reason = picked.reason
+FROM picked WHERE live.id = picked.id;
+
+-- name: cancel_live_runs
+-- What nobody has claimed ends now; what runs is asked to stop and ends with its report (R16).
+WITH locked AS MATERIALIZED (
+    SELECT id, state, attempt, started_at FROM beatkeeper_live_run
+    WHERE id = ANY (%(ids)s::uuid[])
+    ORDER BY id FOR UPDATE
+), ended AS (
+    DELETE FROM beatkeeper_live_run live USING locked
+    WHERE live.id = locked.id AND locked.state <> 'running'
+), asked AS (
+    UPDATE beatkeeper_live_run live
+    SET cancel_requested_at = clock_timestamp(), cancel_reason = %(reason)s
+    FROM locked
+    WHERE live.id = locked.id AND locked.state = 'running' AND live.cancel_requested_at IS NULL
+), finished AS (
+    UPDATE beatkeeper_run run
+    SET state = 'cancelled', ended_from = locked.state, reason = %(reason)s, attempts = locked.attempt,
+        started_at = locked.started_at, finished_at = clock_timestamp(), error_class = 'cancelled'
+    FROM locked
+    WHERE run.id = locked.id AND locked.state <> 'running'
+      AND run.id = ANY (%(ids)s::uuid[]) AND run.id >= %(first)s AND run.id <= %(last)s
+)
+SELECT id, state <> 'running' FROM locked;
+
+-- name: promote_delayed
+-- delayed -> ready when the wait is over.
+WITH woken AS MATERIALIZED (
+    SELECT id FROM beatkeeper_live_run
+    WHERE wake_at <= %(now)s AND state = 'delayed'
+    ORDER BY wake_at LIMIT %(most)s
+    FOR UPDATE SKIP LOCKED
+)
+UPDATE beatkeeper_live_run live SET state = 'ready', reason = '', wake_at = NULL
+FROM woken WHERE live.id = woken.id;
+
+-- name: silent_nodes
+-- Living incarnations with the age of their last beat: who may have lost the lease, and how many share its pool.
+SELECT node.incarnation, node.pool_id, node.name, node.last_beat_at, node.held_until FROM beatkeeper_worker_node node
+WHERE node.state IN ('active', 'draining', 'suspect');
+
+-- name: hold_nodes
+-- Many fell silent at once: they keep their claims for one more lease (R2).
+UPDATE beatkeeper_worker_node SET held_until = %(until)s
+WHERE incarnation = ANY (%(nodes)s::uuid[]) AND last_beat_at <= %(silent_since)s;
+
+-- name: lose_nodes
+-- An incarnation that kept silent for its lease; whoever has beaten since is spared.
+UPDATE beatkeeper_worker_node SET state = 'lost', held_until = NULL
+WHERE incarnation = ANY (%(nodes)s::uuid[]) AND state IN ('active', 'draining', 'suspect')
+  AND last_beat_at <= %(silent_since)s
+RETURNING incarnation, name, pool_id;
+
+-- name: orphans
+-- Running rows of incarnations that are lost, gone or unknown: workers by loose index scan, then their rows.
+WITH RECURSIVE holder (worker) AS (
+    (SELECT worker FROM beatkeeper_live_run WHERE state = 'running' ORDER BY worker LIMIT 1)
+    UNION ALL
+    SELECT (SELECT live.worker FROM beatkeeper_live_run live
+            WHERE live.state = 'running' AND live.worker > holder.worker ORDER BY live.worker LIMIT 1)
+    FROM holder WHERE holder.worker IS NOT NULL
+)
+SELECT live.id, live.claim_seq
+FROM holder
+LEFT JOIN beatkeeper_worker_node node ON node.incarnation = holder.worker
+CROSS JOIN LATERAL (
+    SELECT id, claim_seq FROM beatkeeper_live_run
+    WHERE state = 'running' AND beatkeeper_live_run.worker = holder.worker
+    ORDER BY id LIMIT %(most)s
+) live
+WHERE holder.worker IS NOT NULL AND (node.incarnation IS NULL OR node.state IN ('lost', 'left'))
+LIMIT %(most)s;
+
+-- name: unlisted_claims
+-- Claimed before the incarnation's previous beat and not in hand at its last: nobody works on it (R24).
+SELECT live.id, live.claim_seq
+FROM beatkeeper_worker_node node
+JOIN beatkeeper_live_run live ON live.state = 'running' AND live.worker = node.incarnation
+WHERE node.state IN ('active', 'draining', 'suspect')
+  AND live.claimed_at < node.previous_beat_at AND live.claim_token <> ALL (node.held)
+LIMIT %(most)s;
+
+-- name: overdue_claims
+-- Past the time limit and the grace in which the guard would have ended them.
+SELECT id, claim_seq FROM beatkeeper_live_run
+WHERE wake_at <= %(now)s AND state = 'running'
+ORDER BY wake_at LIMIT %(most)s;
+
+-- name: claims_to_decide
+-- What the verdict on a lost attempt needs to know.
+SELECT live.id, live.claim_seq, live.attempt, live.losses, version.retry::text
+FROM beatkeeper_live_run live
+JOIN beatkeeper_job_version version ON version.job_id = live.job_id AND version.version = live.version
+WHERE live.id = ANY (%(ids)s::uuid[]) AND live.state = 'running';
+
+-- name: lose_attempts
+-- Ends attempts nobody works on. claim_seq stays, so that a report that comes after all changes nothing (R1);
+-- a run that somebody wants cancelled is cancelled (R16).
+WITH mine AS MATERIALIZED (
+    SELECT live.*, new.attempt_id, new.delay,
+           CASE WHEN live.cancel_requested_at IS NOT NULL THEN 'cancelled' ELSE new.next_state END AS next_state
+    FROM beatkeeper_live_run live
+    JOIN unnest(%(ids)s::uuid[], %(seqs)s::int[], %(attempt_ids)s::uuid[], %(states)s::text[], %(delays)s::float8[])
+        AS new (id, claim_seq, attempt_id, next_state, delay) ON new.id = live.id
+    WHERE live.state = 'running' AND live.claim_seq = new.claim_seq
+    ORDER BY live.id FOR UPDATE OF live
+), ended AS (
+    DELETE FROM beatkeeper_live_run live USING mine
+    WHERE live.id = mine.id AND mine.next_state <> 'delayed'
+), went_on AS (
+    UPDATE beatkeeper_live_run live
+    SET state = 'delayed', reason = 'worker lost', losses = live.losses + 1,
+        available_at = clock_timestamp() + make_interval(secs => mine.delay),
+        rank = live.rank + (1000 * extract(epoch FROM
+            clock_timestamp() + make_interval(secs => mine.delay) - live.available_at))::bigint,
+        wake_at = clock_timestamp() + make_interval(secs => mine.delay),
+        worker = NULL, claim_token = NULL, claimed_at = NULL, queued_at = NULL
+    FROM mine WHERE live.id = mine.id AND mine.next_state = 'delayed'
+), noted AS (
+    INSERT INTO beatkeeper_attempt
+        (id, run_id, tenant_id, number, claim_seq, worker, worker_name, started_at, finished_at, outcome, next_state,
+         error_class, error_line)
+    SELECT mine.attempt_id, mine.id, mine.tenant_id, mine.attempt, mine.claim_seq, mine.worker,
+           coalesce(node.name, ''), mine.claimed_at, clock_timestamp(),
+           CASE WHEN mine.next_state = 'cancelled' THEN 'cancelled' ELSE 'lost' END, mine.next_state,
+           'worker_lost', %(line)s
+    FROM mine LEFT JOIN beatkeeper_worker_node node ON node.incarnation = mine.worker
+), finished AS (
+    UPDATE beatkeeper_run run
+    SET state = mine.next_state, ended_from = 'running', attempts = mine.attempt, started_at = mine.started_at,
+        finished_at = clock_timestamp(),
+        reason = CASE WHEN mine.next_state = 'cancelled' THEN mine.cancel_reason ELSE %(line)s END,
+        error_class = CASE WHEN mine.next_state = 'cancelled' THEN 'cancelled' ELSE 'worker_lost' END,
+        error_line = %(line)s
+    FROM mine
+    WHERE run.id = mine.id AND mine.next_state <> 'delayed'
+      AND run.id = ANY (%(ids)s::uuid[]) AND run.id >= %(first)s AND run.id <= %(last)s
+)
+SELECT id, next_state FROM mine;
+
+-- name: jobs_blocked_for
+-- Jobs with runs blocked for a reason, by loose index scan, going round: a sweep continues where the last one ended.
+WITH RECURSIVE blocked (job_id, number) AS (
+    (SELECT job_id, 1 FROM beatkeeper_live_run
+     WHERE state = 'blocked' AND reason = %(reason)s AND job_id > %(after)s ORDER BY job_id LIMIT 1)
+    UNION ALL
+    SELECT next.job_id, blocked.number + 1
+    FROM blocked CROSS JOIN LATERAL (
+        SELECT live.job_id FROM beatkeeper_live_run live
+        WHERE live.state = 'blocked' AND live.reason = %(reason)s AND live.job_id > blocked.job_id
+        ORDER BY live.job_id LIMIT 1
+    ) next
+    WHERE blocked.number < %(most)s
+)
+SELECT job_id FROM blocked;
+
+-- name: release_gated
+-- blocked -> ready, as many as the limit has room for beside what is on its way; all, if the limit is gone.
+WITH room AS MATERIALIZED (
+    SELECT asked.job_id, gate.max_running IS NULL AS free,
+           gate.max_running - (
+               SELECT count(*) FROM beatkeeper_live_run live
+               WHERE live.job_id = asked.job_id AND live.state IN ('ready', 'queued', 'running', 'waiting_callback')
+           ) AS places
+    FROM unnest(%(jobs)s::uuid[]) AS asked (job_id)
+    LEFT JOIN beatkeeper_job_gate gate ON gate.job_id = asked.job_id
+), chosen AS MATERIALIZED (
+    SELECT best.id FROM room CROSS JOIN LATERAL (
+        SELECT live.id FROM beatkeeper_live_run live
+        WHERE live.job_id = room.job_id AND live.state = 'blocked' AND live.reason = 'concurrency'
+        ORDER BY live.rank LIMIT CASE WHEN room.free THEN 1000 ELSE greatest(0, room.places) END
+    ) best
+), locked AS MATERIALIZED (
+    SELECT live.id FROM beatkeeper_live_run live JOIN chosen ON chosen.id = live.id
+    WHERE live.state = 'blocked' ORDER BY live.id FOR UPDATE OF live SKIP LOCKED
+)
+UPDATE beatkeeper_live_run live SET state = 'ready', reason = '' FROM locked WHERE live.id = locked.id;
+
+-- name: release_unpaused
+-- blocked -> ready, of jobs that are no longer paused.
+WITH locked AS MATERIALIZED (
+    SELECT live.id FROM beatkeeper_live_run live JOIN beatkeeper_job job ON job.id = live.job_id
+    WHERE live.state = 'blocked' AND live.reason = 'paused' AND live.job_id = ANY (%(jobs)s::uuid[])
+      AND job.status <> 'paused'
+    ORDER BY live.id LIMIT %(most)s FOR UPDATE OF live SKIP LOCKED
+)
+UPDATE beatkeeper_live_run live SET state = 'ready', reason = '' FROM locked WHERE live.id = locked.id;
+
+-- name: release_known
+-- blocked -> ready, of targets that a living worker of the pool knows by now.
+WITH known AS MATERIALIZED (
+    SELECT DISTINCT node.pool_id, target.key
+    FROM beatkeeper_worker_node node CROSS JOIN LATERAL unnest(node.known_targets) AS target (key)
+    WHERE node.state = 'active' AND node.last_beat_at > %(now)s - make_interval(secs => %(lease)s)
+), locked AS MATERIALIZED (
+    SELECT live.id FROM beatkeeper_live_run live
+    JOIN known ON known.pool_id = live.pool_id AND known.key = live.target_key
+    WHERE live.state = 'blocked' AND live.reason = 'no worker knows the target'
+      AND live.job_id = ANY (%(jobs)s::uuid[])
+    ORDER BY live.id LIMIT %(most)s FOR UPDATE OF live SKIP LOCKED
+)
+UPDATE beatkeeper_live_run live SET state = 'ready', reason = '' FROM locked WHERE live.id = locked.id;
+
+-- name: declarations_wait
+-- Whether decorators have asked for jobs that nobody has looked at.
+SELECT EXISTS (SELECT FROM beatkeeper_declaration WHERE applied_at IS NULL);
+
+-- name: forget_nodes
+-- Incarnations that ended long ago.
+DELETE FROM beatkeeper_worker_node WHERE state IN ('lost', 'left') AND last_beat_at < %(before)s;
+
+-- name: pools
+-- What dispatch is divided by.
+SELECT id FROM beatkeeper_pool;
+
+-- name: withdraw_unknown
+-- queued -> ready, where the workers that knew the target are gone and others live: dispatch will block it.
+WITH nodes AS MATERIALIZED (
+    SELECT node.pool_id, node.known_targets FROM beatkeeper_worker_node node
+    WHERE node.state = 'active' AND node.last_beat_at > %(now)s - make_interval(secs => %(lease)s)
+), locked AS MATERIALIZED (
+    SELECT live.id FROM beatkeeper_live_run live
+    WHERE live.state = 'queued' AND live.queued_at < %(now)s - make_interval(secs => %(lease)s)
+      AND EXISTS (SELECT FROM nodes WHERE nodes.pool_id = live.pool_id)
+      AND NOT EXISTS (SELECT FROM nodes WHERE nodes.pool_id = live.pool_id
+                      AND live.target_key = ANY (nodes.known_targets))
+    ORDER BY live.id LIMIT 1000 FOR UPDATE OF live SKIP LOCKED
+)
+UPDATE beatkeeper_live_run live SET state = 'ready', queued_at = NULL FROM locked WHERE live.id = locked.id;

@@ -1,0 +1,101 @@
+"""Every write of a state that the platform makes; the worker's own are in scheduler_project/sdk/ledger.sql.
+
+Each is one guarded statement. A row that does not come back was moved by somebody else first, which is a normal
+answer. Callers that need gates lock them before; rows are locked by id, and those of others are left alone.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple
+from uuid import UUID
+
+from runs.queries import Connection, change, rows
+from scheduler_project.sdk.ids import attempt_id
+
+CONCURRENCY = "concurrency"
+PAUSED = "paused"
+UNKNOWN_TARGET = "no worker knows the target"
+
+
+class Queued(NamedTuple):
+    id: UUID
+    tenant_id: int
+    rank: int
+
+
+def mark_queued(connection: Connection, ids: Sequence[UUID]) -> list[Queued]:
+    if not ids:
+        return []
+    return [Queued(*row) for row in rows(connection, "mark_queued", {"ids": ids})]
+
+
+def mark_blocked(connection: Connection, reasons: Mapping[UUID, str]) -> int:
+    if not reasons:
+        return 0
+    return change(connection, "mark_blocked", {"ids": list(reasons), "reasons": list(reasons.values())})
+
+
+@dataclass(frozen=True)
+class Cancelled:
+    ended: list[UUID]
+    # Running: the worker is told with its next heartbeat, and the report ends the run.
+    asked: list[UUID]
+
+
+def cancel_live_runs(connection: Connection, ids: Sequence[UUID], reason: str) -> Cancelled:
+    """Of these runs those that are unfinished. An id in neither list had ended before."""
+    if not ids:
+        return Cancelled([], [])
+    values = {"ids": list(ids), "reason": reason, "first": min(ids), "last": max(ids)}
+    found = rows(connection, "cancel_live_runs", values)
+    return Cancelled([run for run, ended in found if ended], [run for run, ended in found if not ended])
+
+
+def promote_delayed(connection: Connection, now: datetime, most: int) -> int:
+    return change(connection, "promote_delayed", {"now": now, "most": most})
+
+
+class LostAttempt(NamedTuple):
+    run_id: UUID
+    claim_seq: int
+    next_state: str
+    delay: float
+
+
+def lose_attempts(connection: Connection, lost: Sequence[LostAttempt], line: str) -> dict[UUID, str]:
+    """The states the runs got; one that is missing had its claim ended by somebody else."""
+    if not lost:
+        return {}
+    ids = [one.run_id for one in lost]
+    values = {
+        "ids": ids,
+        "seqs": [one.claim_seq for one in lost],
+        "attempt_ids": [attempt_id(one.run_id, one.claim_seq) for one in lost],
+        "states": [one.next_state for one in lost],
+        "delays": [one.delay for one in lost],
+        "line": line,
+        "first": min(ids),
+        "last": max(ids),
+    }
+    return dict(rows(connection, "lose_attempts", values))
+
+
+def release_gated(connection: Connection, jobs: Sequence[UUID]) -> int:
+    """Dispatch counts again under the gate, so releasing too many here costs a look and nothing else."""
+    return change(connection, "release_gated", {"jobs": jobs}) if jobs else 0
+
+
+def release_unpaused(connection: Connection, jobs: Sequence[UUID], most: int) -> int:
+    return change(connection, "release_unpaused", {"jobs": jobs, "most": most}) if jobs else 0
+
+
+def release_known(
+    connection: Connection, jobs: Sequence[UUID], now: datetime, lease: float, most: int
+) -> int:
+    values = {"jobs": jobs, "now": now, "lease": lease, "most": most}
+    return change(connection, "release_known", values) if jobs else 0
+
+
+def withdraw_unknown(connection: Connection, now: datetime, lease: float) -> int:
+    return change(connection, "withdraw_unknown", {"now": now, "lease": lease})
