@@ -59,7 +59,7 @@ def _replay(tenant: Tenant, key: str, fingerprint: str) -> Answer:
             field="Idempotency-Key",
             hint="a new key for every new request",
         )
-    return Answer(row.status, row.answer, replayed=True)
+    return Answer(row.status, row.answer or {}, replayed=True)
 
 
 def _fingerprint(what: str, body: object) -> str:

@@ -1,6 +1,7 @@
 """Who may do what: keys, memberships, roles. A tenant sees and touches only its own (promise 9)."""
 
 import hmac
+import re
 import secrets
 from datetime import datetime, timedelta
 from hashlib import sha256
@@ -16,7 +17,7 @@ from auditlog.record import record
 from jobs.database_clock import database_now
 from jobs.models import ApiKey, Membership, Role, Tenant
 
-KEY_START = "bk"
+KEY_TEXT = re.compile(r"bk_([0-9a-f]{12})_[A-Za-z0-9_-]{43}")
 USE_NOTED_EVERY = timedelta(minutes=1)
 # What a role includes besides itself.
 RANK = {Role.VIEWER: 0, Role.OPERATOR: 1, Role.ADMIN: 2}
@@ -30,7 +31,7 @@ def create_key(
 ) -> tuple[ApiKey, str]:
     """The key's text is returned this once; only its digest is kept."""
     prefix, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
-    text = f"{KEY_START}_{prefix}_{secret}"
+    text = f"bk_{prefix}_{secret}"
     key = ApiKey.objects.create(
         tenant=tenant, name=name, role=role, prefix=prefix, digest=_digest(text), expires_at=expires_at
     )
@@ -54,10 +55,9 @@ def revoke_key(key: ApiKey, reason: str = "") -> ApiKey:
 
 def find_key(text: str) -> ApiKey | None:
     """The valid key with this text: not revoked, not expired by the database's clock."""
-    start, _, rest = text.partition("_")
-    prefix, _, _secret = rest.partition("_")
-    keys = ApiKey.objects.select_related("tenant").filter(prefix=prefix[:16], revoked_at=None)
-    key = keys.filter(Q(expires_at=None) | Q(expires_at__gt=Now())).first() if start == KEY_START else None
+    parts = KEY_TEXT.fullmatch(text)
+    keys = ApiKey.objects.select_related("tenant").filter(prefix=parts[1] if parts else "", revoked_at=None)
+    key = keys.filter(Q(expires_at=None) | Q(expires_at__gt=Now())).first()
     matches = hmac.compare_digest(key.digest if key else NO_DIGEST, _digest(text))
     return key if key and matches else None
 

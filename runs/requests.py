@@ -9,6 +9,7 @@ from uuid import UUID
 from django.db import connection
 from psycopg.types.json import Jsonb
 
+from runs.transitions import Cancelled, cancel_live_runs
 from scheduler_project.sdk.sql import statements
 
 SQL = statements(Path(__file__).parent / "sql" / "requests.sql")
@@ -42,17 +43,10 @@ def lock_runs_of(job_id: UUID) -> list[Row]:
     return _rows("lock_live_runs_of_job", job_id=job_id)
 
 
-def end_unclaimed(ids: Sequence[UUID], reason: str) -> list[UUID]:
-    if not ids:
-        return []
-    bounds = {"first": min(ids), "last": max(ids)}
-    return [row["id"] for row in _rows("end_unclaimed", ids=list(ids), reason=reason, **bounds)]
-
-
-def ask_to_stop(ids: Sequence[UUID], reason: str) -> list[UUID]:
-    if not ids:
-        return []
-    return [row["id"] for row in _rows("ask_to_stop", ids=list(ids), reason=reason)]
+def cancel(ids: Sequence[UUID], reason: str) -> Cancelled:
+    """Of locked runs: those no worker has end now, the workers of the others are told."""
+    connection.ensure_connection()
+    return cancel_live_runs(connection.connection, ids, reason)
 
 
 def hurry(run_id: UUID, now: datetime, rank: int) -> bool:

@@ -54,10 +54,8 @@ def cancel_run(run: Run, reason: str = "") -> Run:
     if live["cancel_requested_at"] is not None:
         return _read(run.pk)
     stated = reason or "cancelled on request"
-    ended = requests.end_unclaimed([run.pk], stated)
+    ended = requests.cancel([run.pk], stated).ended
     action = Action.RUN_CANCELLED if ended else Action.RUN_CANCEL_REQUESTED
-    if not ended:
-        requests.ask_to_stop([run.pk], stated)
     before, after = {"state": live["state"]}, {"state": "cancelled" if ended else live["state"]}
     record(action, run, tenant_id=run.tenant_id, before=before, after=after, reason=reason)
     return _read(run.pk)
@@ -93,12 +91,11 @@ def retry_run(run: Run, *, request: bytes = b"", reason: str = "") -> Run:
 def cancel_unfinished(job: Job, reason: str) -> int:
     """All of a job's, in the caller's transaction. Returns how many ended or were asked to."""
     ids = [live["id"] for live in requests.lock_runs_of(job.pk)]
-    ended = requests.end_unclaimed(ids, reason)
-    asked = requests.ask_to_stop(ids, reason)
-    for action, changed in ((Action.RUN_CANCELLED, ended), (Action.RUN_CANCEL_REQUESTED, asked)):
+    done = requests.cancel(ids, reason)
+    for action, changed in ((Action.RUN_CANCELLED, done.ended), (Action.RUN_CANCEL_REQUESTED, done.asked)):
         for run_id in changed:
             record(action, Run(pk=run_id), tenant_id=job.tenant_id, reason=reason)
-    return len(ended) + len(asked)
+    return len(ids)
 
 
 def _hurry(run: Run, state: str, reason: str) -> Run:

@@ -11,16 +11,14 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 from django.conf import settings
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import InterfaceError, OperationalError
-from django.db.models import Model, Q, QuerySet
-from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
-from drf_spectacular.utils import extend_schema
+from django.db.models import Model, Q
+from django.http import Http404
 from rest_framework import exceptions
 from rest_framework.negotiation import BaseContentNegotiation
 from rest_framework.pagination import BasePagination
 from rest_framework.parsers import BaseParser
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from auditlog.context import current
 from jobs.refusals import Conflict, FieldError, InvalidInput, KeyReused, Missing, Refused
@@ -100,7 +98,7 @@ class NewestFirst(BasePagination):
     older: str | None
     newer: str | None
 
-    def paginate_queryset(self, queryset: QuerySet[Any], request: Request, view: Any = None) -> list[Any]:
+    def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> list[Any]:
         self.keys: tuple[str, ...] = view.newest_first
         limit = _limit(request.query_params.get("limit"))
         backwards, position = _position(request.query_params.get("cursor"), queryset.model, self.keys)
@@ -134,7 +132,7 @@ def problem(error: Exception, context: Any = None) -> Response | None:
         return _response(_status(error), _refusal(error))
     if isinstance(error, (OperationalError, InterfaceError)):
         logger.exception("the database is not available")
-        return _response(503, _problem(503, "the database is not available"), {"Retry-After": "5"})
+        return _response(503, problem_body(503, "the database is not available"), {"Retry-After": "5"})
     if isinstance(error, Http404):
         error = exceptions.NotFound()
     if isinstance(error, PermissionDenied):
@@ -144,48 +142,13 @@ def problem(error: Exception, context: Any = None) -> Response | None:
     return None
 
 
-def problem_page(request: HttpRequest, status: int, detail: str) -> HttpResponse:
-    """For what is refused before a view is found, or after one failed."""
-    body = _problem(status, detail)
-    response = JsonResponse(body, status=status, content_type=PROBLEM_TYPE)
-    response["X-Request-Id"] = current().request_id
-    return response
-
-
-@extend_schema(exclude=True)
-class UnknownAddress(APIView):
-    """Also an unknown address asks for a key first: it tells nothing to strangers."""
-
-    write_role = "viewer"
-
-    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        super().initial(request, *args, **kwargs)
-        raise Http404
-
-    def get(self, request: Request) -> Response:
-        raise Http404
-
-    post = put = patch = delete = get
-
-
-def refuse_unknown_filters(request: Request, known: tuple[str, ...]) -> None:
-    """A filter with a typing mistake would otherwise answer with everything."""
-    errors = [
-        FieldError(name[:60], "is not a filter of this list", f"known are {', '.join(known)}", "unknown_filter")
-        for name in request.query_params
-        if name not in (*known, "limit", "cursor")
-    ]
-    if errors:
-        raise InvalidInput(errors)
-
-
 def _status(error: Refused) -> int:
     return next(status for kind, status in STATUS if isinstance(error, kind))
 
 
 def _refusal(error: Refused) -> dict[str, Any]:
     status = _status(error)
-    body = _problem(status, error.detail, error.code, error.field, error.hint)
+    body = problem_body(status, error.detail, error.code, error.field, error.hint)
     if isinstance(error, InvalidInput) and len(error.errors) > 1:
         body["errors"] = [
             {"field": e.field or None, "code": e.code, "detail": e.detail, "hint": e.hint or None}
@@ -204,10 +167,10 @@ def _framework_refusal(error: exceptions.APIException) -> Response:
     if wait := getattr(error, "wait", None):
         headers["Retry-After"] = str(math.ceil(wait))
     detail = error.detail if isinstance(error.detail, str) else str(error)
-    return _response(status, _problem(status, str(detail)), headers)
+    return _response(status, problem_body(status, str(detail)), headers)
 
 
-def _problem(status: int, detail: str, code: str = "", field: str = "", hint: str = "") -> dict[str, Any]:
+def problem_body(status: int, detail: str, code: str = "", field: str = "", hint: str = "") -> dict[str, Any]:
     code = code or CODES.get(status, "refused")
     return {
         "type": f"urn:beatkeeper:problem:{code}",
@@ -279,7 +242,9 @@ def _position(cursor: str | None, model: type[Model], keys: tuple[str, ...]) -> 
 
 
 def _bad_cursor() -> InvalidInput:
-    return InvalidInput([FieldError("cursor", "is not a place in this list", "follow `next` and `previous` as they are")])
+    return InvalidInput(
+        [FieldError("cursor", "is not a place in this list", "follow `next` and `previous` as they are")]
+    )
 
 
 def _beyond(keys: tuple[str, ...], values: list[Any], comparison: str) -> Q:

@@ -47,6 +47,7 @@ INSTALLED_APPS = [
     "rest_framework",
     "django_filters",
     "drf_spectacular",
+    "drf_spectacular_sidecar",
     "auditlog.apps.AuditlogConfig",
     "jobs.apps.JobsConfig",
     "runs.apps.RunsConfig",
@@ -98,9 +99,10 @@ REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": ["jobs.api.authentication.ApiKeyAuthentication"],
     "DEFAULT_PERMISSION_CLASSES": ["jobs.api.authentication.RolePermission"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
-    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "DEFAULT_PARSER_CLASSES": ["scheduler_project.api.JsonBody"],
+    "DEFAULT_CONTENT_NEGOTIATION_CLASS": "scheduler_project.api.JsonAlways",
     "DEFAULT_PAGINATION_CLASS": "scheduler_project.api.NewestFirst",
-    "DEFAULT_FILTER_BACKENDS": ["django_filters.rest_framework.DjangoFilterBackend"],
+    "URL_FORMAT_OVERRIDE": None,
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "EXCEPTION_HANDLER": "scheduler_project.api.problem",
     "UNAUTHENTICATED_USER": None,
@@ -112,6 +114,10 @@ SPECTACULAR_SETTINGS = {
     "SERVE_INCLUDE_SCHEMA": False,
     "SERVE_AUTHENTICATION": [],
     "SERVE_PERMISSIONS": [],
+    "POSTPROCESSING_HOOKS": ["scheduler_project.openapi.add_components"],
+    "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "SWAGGER_UI_SETTINGS": {"deepLinking": True, "persistAuthorization": True, "docExpansion": "list"},
 }
 UNFOLD = {"SITE_TITLE": "Beatkeeper", "SITE_HEADER": "Beatkeeper", "SITE_SYMBOL": "schedule"}
 

@@ -1,6 +1,25 @@
 from django.contrib import admin
-from django.urls import path
+from django.urls import URLPattern, URLResolver, include, path, re_path
+from django.views.generic import RedirectView
+from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
 
-urlpatterns = [
-    path("admin/", admin.site.urls),
+from scheduler_project import problem_pages
+from scheduler_project.health import healthz
+
+api_urls: list[URLPattern | URLResolver] = [
+    path("", RedirectView.as_view(pattern_name="api-docs")),
+    path("schema", SpectacularAPIView.as_view(), name="api-schema"),
+    path("docs", SpectacularSwaggerView.as_view(url_name="api-schema"), name="api-docs"),
+    path("", include("jobs.api.urls")),
+    path("", include("runs.api.urls")),
+    re_path(r"^.*$", problem_pages.UnknownAddress.as_view()),
 ]
+urlpatterns = [
+    path("", RedirectView.as_view(url="/admin/")),
+    path("healthz", healthz),
+    path("admin/", admin.site.urls),
+    path("api/v1/", include(api_urls)),
+]
+handler400 = problem_pages.bad_request
+handler404 = problem_pages.page_not_found
+handler500 = problem_pages.server_error

@@ -1,8 +1,7 @@
 """Who is asking: a tenant's key. What it may do: its role."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.permissions import SAFE_METHODS, BasePermission
@@ -67,14 +66,6 @@ class RolePermission(BasePermission):
         )
         self.message = f"this needs the role {needed}; the key has {request.auth.role}"
         return tenants.may(request.auth.role, needed)
-
-
-class KeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
-    target_class = "jobs.api.authentication.ApiKeyAuthentication"
-    name = "key"
-
-    def get_security_definition(self, auto_schema: Any) -> dict[str, str]:
-        return {"type": "http", "scheme": "bearer", "description": "A key of your tenant: `bk_…`."}
 
 
 def tenant_of(request: Request) -> Tenant:

@@ -43,27 +43,6 @@ SELECT id, state, attempt, cancel_requested_at FROM beatkeeper_live_run WHERE id
 -- All unfinished runs of a job, in the order everybody locks them.
 SELECT id, state FROM beatkeeper_live_run WHERE job_id = %(job_id)s ORDER BY id FOR UPDATE;
 
--- name: end_unclaimed
--- Cancels locked runs that no worker has. The bounds keep the statement to the partitions it needs.
-WITH ended AS (
-    DELETE FROM beatkeeper_live_run live
-    WHERE live.id = ANY (%(ids)s::uuid[]) AND live.state <> 'running'
-    RETURNING live.id, live.state, live.attempt, live.started_at
-)
-UPDATE beatkeeper_run run
-SET state = 'cancelled', ended_from = ended.state, reason = %(reason)s, attempts = ended.attempt,
-    started_at = ended.started_at, finished_at = clock_timestamp()
-FROM ended
-WHERE run.id = ended.id AND run.id = ANY (%(ids)s::uuid[]) AND run.id >= %(first)s AND run.id <= %(last)s
-RETURNING run.id;
-
--- name: ask_to_stop
--- Tells the workers of locked running runs, with their next heartbeat. The first to ask is kept.
-UPDATE beatkeeper_live_run
-SET cancel_requested_at = clock_timestamp(), cancel_reason = %(reason)s
-WHERE id = ANY (%(ids)s::uuid[]) AND state = 'running' AND cancel_requested_at IS NULL
-RETURNING id;
-
 -- name: hurry
 -- A run waiting for its back-off goes now.
 UPDATE beatkeeper_live_run

@@ -1,0 +1,164 @@
+"""Runs in OpenAPI."""
+
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+
+from jobs.api.operations import (
+    IDEMPOTENCY_KEY,
+    INSTANT,
+    MAYBE_INSTANT,
+    PAGING,
+    REASONS,
+    number,
+    obj,
+    operation,
+    page_of,
+    query,
+    ref,
+    text,
+)
+from runs.models import AttemptOutcome, ErrorClass
+from runs.states import FinalState, LiveState, Trigger
+
+STATES = [*LiveState.values, *FinalState.values]
+ERROR = obj(
+    {
+        "class": text(enum=list(ErrorClass.values)),
+        "type": text(),
+        "line": text(),
+        "fingerprint": text("The same for the same mistake."),
+    },
+    nullable=True,
+)
+COMPONENTS = {
+    "Run": obj(
+        {
+            "id": text(format="uuid"),
+            "job": text(format="uuid"),
+            "job_name": text(),
+            "version": number("Of the job: what the run executes."),
+            "state": text(enum=STATES),
+            "reason": text("Why it is held back, or why it ended so."),
+            "trigger": text(enum=list(Trigger.values)),
+            "planned_at": INSTANT,
+            "created_at": INSTANT,
+            "queued_at": MAYBE_INSTANT,
+            "started_at": MAYBE_INSTANT,
+            "finished_at": MAYBE_INSTANT,
+            "cancel_requested_at": MAYBE_INSTANT,
+            "next_attempt_at": MAYBE_INSTANT,
+            "attempt": number("Tries so far."),
+            "priority": number(),
+            "input": {"type": "object", "nullable": True},
+            "result": {"nullable": True, "description": "Any JSON."},
+            "exit_code": number(nullable=True),
+            "error": ERROR,
+            "retry_of": text(format="uuid", nullable=True),
+            "requested_by": text(),
+            "links": obj(
+                {"self": text(), "job": text(), "attempts": text(), "log": text(), "retry_of": text()}
+            ),
+        }
+    ),
+    "Attempt": obj(
+        {
+            "number": number(),
+            "state": text(enum=["running", *AttemptOutcome.values]),
+            "next_state": text("What the run became by it.", nullable=True),
+            "worker": text(),
+            "started_at": INSTANT,
+            "finished_at": MAYBE_INSTANT,
+            "exit_code": number(nullable=True),
+            "error": ERROR,
+            "links": obj({"log": text()}),
+        }
+    ),
+    "LogLine": obj({"at": INSTANT, "stream": text(), "level": text(), "text": text()}),
+}
+FILTERS = (
+    query("job", "The job.", OpenApiTypes.UUID),
+    query("state", "The state; several are alternatives.", enum=STATES, many=True),
+    query("trigger", "What brought it about.", enum=list(Trigger.values)),
+    query(
+        "planned_after",
+        "From this instant on; a run nobody planned counts at its creation.",
+        OpenApiTypes.DATETIME,
+    ),
+    query("planned_before", "Before this instant.", OpenApiTypes.DATETIME),
+    *PAGING,
+)
+INPUT = obj(
+    {
+        "input": {"type": "object", "nullable": True, "description": "For this run alone."},
+        "reason": text(maxLength=500),
+    },
+    additionalProperties=False,
+)
+
+list_runs = operation(
+    "list_runs", "Runs, newest first", tag="runs", gives=page_of("Run"), errors=(400,), parameters=FILTERS
+)
+list_runs_of_job = operation(
+    "list_runs_of_job",
+    "Runs of a job, newest first",
+    tag="jobs",
+    gives=page_of("Run"),
+    errors=(400, 404),
+    parameters=FILTERS[1:],
+)
+run_job = operation(
+    "run_job",
+    "Run a job now",
+    tag="jobs",
+    takes=INPUT,
+    gives=ref("Run"),
+    status=201,
+    errors=(400, 404, 409, 422),
+    parameters=(IDEMPOTENCY_KEY,),
+)
+read_run = operation("read_run", "Read a run", tag="runs", gives=ref("Run"), errors=(404,))
+list_attempts = operation(
+    "list_attempts",
+    "Its attempts, oldest first",
+    tag="runs",
+    gives=obj({"results": {"type": "array", "items": ref("Attempt")}}),
+    errors=(404,),
+)
+cancel_run = operation(
+    "cancel_run",
+    "Cancel a run",
+    tag="runs",
+    takes=ref("Reason"),
+    gives=ref("Run"),
+    errors=(400, 404, 409),
+    about="One that no worker has ends at once; a running one is stopped by its worker.",
+)
+retry_run = operation(
+    "retry_run",
+    "Retry a run",
+    tag="runs",
+    takes=ref("Reason"),
+    gives=ref("Run"),
+    status=201,
+    errors=(400, 404, 409, 422),
+    parameters=(IDEMPOTENCY_KEY,),
+    about="A finished run stays as it is: the retry is a new run of the same version and input. A run that waits "
+    "for its back-off goes now; then the answer is that run, with status 200.",
+)
+read_log = extend_schema(
+    operation_id="read_log",
+    summary="What it printed",
+    tags=["runs"],
+    parameters=[
+        query("attempt", "The number of the attempt; the latest unless given.", int),
+        OpenApiParameter("format", str, enum=["text", "jsonl"], default="text"),
+    ],
+    responses={
+        (200, "text/plain"): OpenApiTypes.STR,
+        (200, "application/x-ndjson"): ref("LogLine"),
+        **{
+            (code, "application/problem+json"): {**ref("Problem"), "description": REASONS[code]}
+            for code in (400, 401, 403, 404)
+        },
+    },
+)
