@@ -87,7 +87,8 @@ USE_I18N = False
 USE_TZ = True
 TIME_ZONE = "UTC"
 STATIC_URL = "static/"
-STATIC_ROOT = env.text("BEATKEEPER_STATIC_ROOT", str(BASE_DIR / "static_collected"))
+# Without a folder of collected files they are served from where the packages keep them.
+STATIC_ROOT = env.text("BEATKEEPER_STATIC_ROOT") or None
 WHITENOISE_USE_FINDERS = True
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 SECURE_CONTENT_TYPE_NOSNIFF = True

@@ -1,0 +1,20 @@
+import pytest
+
+from jobs.models import Pool, Tenant
+from tests.api_client import Caller
+from tests.factories import make_pool, make_tenant
+
+
+@pytest.fixture
+def pool(db: None) -> Pool:
+    return make_pool(slug="default")
+
+
+@pytest.fixture
+def tenant(db: None) -> Tenant:
+    return make_tenant(slug="acme")
+
+
+@pytest.fixture
+def caller(tenant: Tenant, pool: Pool) -> Caller:
+    return Caller(tenant)
