@@ -1,0 +1,328 @@
+"""Attacks promises 2 and 3: one run per planned time, and an outcome for each."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import connection
+
+from auditlog.models import AuditEntry
+from jobs.models import Job, JobStatus
+from runs.models import LiveRun, MissedSpan, Run
+from runs.slices import LostLocks
+from runs.states import LiveState, Trigger
+from runs.trigger import NoPartition, Triggered, rank, trigger_due, trigger_job
+from scheduler_project.sdk.ids import run_id
+from tests.factories import make_due, make_finished_run, make_job, make_run, now
+
+Session = psycopg.Connection[Any]
+SECOND = timedelta(seconds=1)
+MINUTE = timedelta(minutes=1)
+ALL = range(64)
+
+
+def trigger(session: Session, **options: Any) -> Triggered:
+    return trigger_due(session, ALL, **options)
+
+
+def every(seconds: float, anchor: datetime, **spec: Any) -> dict[str, Any]:
+    return {"schedule": {"every": seconds}, "anchor_at": anchor, **spec}
+
+
+def next_run_at(job: Job) -> datetime | None:
+    job.clock.refresh_from_db()
+    at: datetime | None = job.clock.next_run_at
+    return at
+
+
+def test_a_due_job_gets_the_run_of_its_planned_time(session: Session) -> None:
+    job = make_job(priority=700)
+    due_at = make_due(job)
+    done = trigger(session)
+    assert (done.runs, done.more) == (1, False)
+    run = Run.objects.get(pk=run_id(job.pk, due_at))
+    assert (run.planned_at, run.trigger, run.version, run.state) == (due_at, Trigger.SCHEDULE, 1, None)
+    assert run.live.state == LiveState.READY
+    assert run.live.rank == rank(due_at, 700)
+    assert not run.live.gated
+
+
+def test_the_next_time_follows_from_the_planned_time_not_from_the_clock(session: Session) -> None:
+    anchor = now() - 90 * SECOND
+    job = make_job(next_run_at=anchor + MINUTE, spec=every(60, anchor))
+    trigger(session)
+    assert next_run_at(job) == anchor + 2 * MINUTE
+
+
+def test_nothing_is_triggered_before_its_time(session: Session) -> None:
+    job = make_job(next_run_at=now() + MINUTE)
+    assert trigger(session).runs == 0
+    assert not Run.objects.filter(job=job).exists()
+
+
+def test_other_slices_are_left_to_others(session: Session) -> None:
+    job = make_job()
+    make_due(job)
+    others = [number for number in ALL if number != job.clock.slice]
+    assert trigger_due(session, others).runs == 0
+    assert trigger_due(session, [job.clock.slice]).runs == 1
+
+
+def test_each_time_within_the_grace_gets_a_run_of_its_own(session: Session) -> None:
+    anchor = now() - 5.5 * SECOND
+    job = make_job(next_run_at=anchor + SECOND, spec=every(1, anchor))
+    assert trigger(session).runs == 5
+    planned = list(Run.objects.filter(job=job).order_by("id").values_list("planned_at", flat=True))
+    assert planned == [anchor + number * SECOND for number in range(1, 6)]
+    assert next_run_at(job) == anchor + 6 * SECOND
+    assert not MissedSpan.objects.exists()
+
+
+def test_a_second_pass_finds_nothing_left(session: Session) -> None:
+    make_due(make_job())
+    assert trigger(session).runs == 1
+    assert trigger(session).runs == 0
+
+
+def test_an_overlapping_time_is_born_skipped(session: Session) -> None:
+    anchor = now() - 2.5 * SECOND
+    job = make_job(next_run_at=anchor + SECOND, spec=every(1, anchor, overlap="skip"))
+    done = trigger(session)
+    assert (done.runs, done.skipped) == (1, 1)
+    skipped = Run.objects.get(job=job, state="skipped")
+    assert (skipped.reason, skipped.ended_from) == ("overlap", "")
+    assert skipped.finished_at is not None
+    assert list(LiveRun.objects.filter(job=job).values_list("planned_at", flat=True)) == [anchor + SECOND]
+
+
+@pytest.mark.parametrize("state", [LiveState.READY, LiveState.RUNNING, LiveState.DELAYED, LiveState.BLOCKED])
+def test_any_unfinished_planned_run_counts_as_overlap(session: Session, state: str) -> None:
+    job = make_job(spec={"overlap": "skip"})
+    make_run(job, state, planned_at=now() - MINUTE, trigger=Trigger.CATCH_UP)
+    make_due(job)
+    assert trigger(session).skipped == 1
+
+
+def test_a_manual_run_is_no_overlap(session: Session) -> None:
+    job = make_job(spec={"overlap": "skip"})
+    make_run(job, trigger=Trigger.MANUAL, planned_at=now() - MINUTE)
+    make_due(job)
+    assert trigger(session).skipped == 0
+
+
+def test_a_time_that_has_its_run_already_moves_the_clock_only(session: Session) -> None:
+    anchor = now() - 1.5 * SECOND
+    job = make_job(next_run_at=anchor + SECOND, spec=every(1, anchor))
+    make_finished_run(job, planned_at=anchor + SECOND)
+    assert trigger(session).runs == 0
+    assert next_run_at(job) == anchor + 2 * SECOND
+    assert not LiveRun.objects.filter(job=job).exists()
+
+
+def test_a_finished_run_of_the_same_visit_is_no_overlap(session: Session) -> None:
+    anchor = now() - 2.5 * SECOND
+    job = make_job(next_run_at=anchor + SECOND, spec=every(1, anchor, overlap="skip"))
+    make_finished_run(job, planned_at=anchor + SECOND)
+    done = trigger(session)
+    assert (done.runs, done.skipped) == (1, 0)
+
+
+def test_an_id_that_belongs_to_another_job_is_told_as_missed(
+    session: Session, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    job, stranger = make_job(), make_job()
+    due_at = make_due(job)
+    make_finished_run(stranger, planned_at=due_at)
+    taken = run_id(stranger.pk, due_at)
+    monkeypatch.setattr("runs.trigger.run_id", lambda *_: taken)
+    trigger(session)
+    span = MissedSpan.objects.get(job=job)
+    assert (span.reason, span.from_at) == ("id taken", due_at)
+    assert str(taken) in caplog.text
+
+
+class TestGaps:
+    """Times older than the grace were missed: one visit settles them all (R10)."""
+
+    def test_by_the_policy_skip_the_gap_is_one_span(self, session: Session) -> None:
+        anchor = now() - timedelta(hours=3, minutes=30)
+        policy = {"policy": "skip", "window": 86_400}
+        job = make_job(next_run_at=anchor + timedelta(hours=1), spec=every(3600, anchor, catch_up=policy))
+        done = trigger(session)
+        assert (done.runs, done.spans) == (0, 1)
+        span = MissedSpan.objects.get(job=job)
+        assert (span.from_at, span.reason, span.policy) == (anchor + timedelta(hours=1), "downtime", "skip")
+        assert anchor + timedelta(hours=3) < span.to_at <= now()
+        assert next_run_at(job) == anchor + timedelta(hours=4)
+
+    def test_by_the_policy_last_the_last_missed_time_still_runs(self, session: Session) -> None:
+        anchor = now() - timedelta(hours=3, minutes=30)
+        job = make_job(next_run_at=anchor + timedelta(hours=1), spec=every(3600, anchor))
+        trigger(session)
+        last = anchor + timedelta(hours=3)
+        run = Run.objects.get(job=job)
+        assert (run.trigger, run.planned_at, run.pk) == (Trigger.CATCH_UP, last, run_id(job.pk, last))
+        span = MissedSpan.objects.get(job=job)
+        assert (span.from_at, span.to_at) == (anchor + timedelta(hours=1), last)
+
+    def test_what_is_made_up_for_queues_behind_what_is_due_now(self, session: Session) -> None:
+        anchor = now() - timedelta(hours=1, minutes=30)
+        late = make_job(next_run_at=anchor + timedelta(hours=1), spec=every(3600, anchor))
+        current = make_job()
+        make_due(current)
+        trigger(session)
+        assert LiveRun.objects.get(job=late).rank > LiveRun.objects.get(job=current).rank
+
+    def test_a_single_missed_time_leaves_no_span(self, session: Session) -> None:
+        anchor = now() - timedelta(hours=1, minutes=30)
+        make_job(next_run_at=anchor + timedelta(hours=1), spec=every(3600, anchor))
+        done = trigger(session)
+        assert (done.runs, done.spans) == (1, 0)
+
+    def test_beyond_the_window_nothing_is_made_up_for(self, session: Session) -> None:
+        anchor = now() - timedelta(hours=3, minutes=30)
+        policy = {"policy": "last", "window": 600}
+        make_job(next_run_at=anchor + timedelta(hours=1), spec=every(3600, anchor, catch_up=policy))
+        done = trigger(session)
+        assert (done.runs, done.spans) == (0, 1)
+
+    def test_beyond_the_hot_period_nothing_is_made_up_for(self, session: Session) -> None:
+        at = now() - timedelta(days=29)
+        policy = {"policy": "last", "window": 90 * 86_400}
+        spec = {"schedule": {"at": at.isoformat()}, "catch_up": policy}
+        job = make_job(next_run_at=at, spec=spec)
+        trigger(session)
+        assert not Run.objects.filter(job=job).exists()
+        assert MissedSpan.objects.filter(job=job).count() == 1
+
+    def test_a_time_within_the_grace_takes_the_place_of_the_last_missed_one(self, session: Session) -> None:
+        anchor = now() - 10.5 * MINUTE
+        job = make_job(next_run_at=anchor + MINUTE, spec=every(60, anchor))
+        done = trigger(session)
+        assert (done.runs, done.spans) == (1, 1)
+        run = Run.objects.get(job=job)
+        assert (run.trigger, run.planned_at) == (Trigger.SCHEDULE, anchor + 10 * MINUTE)
+        span = MissedSpan.objects.get(job=job)
+        assert (span.from_at, span.to_at) == (anchor + MINUTE, anchor + 10 * MINUTE)
+
+    def test_a_year_of_missed_seconds_is_settled_without_walking_through_it(self, session: Session) -> None:
+        anchor = now() - timedelta(days=365)
+        job = make_job(next_run_at=anchor + SECOND, spec=every(1, anchor))
+        done = trigger(session)
+        assert 59 <= done.runs <= 62
+        assert MissedSpan.objects.get(job=job).from_at == anchor + SECOND
+
+    def test_a_missed_one_time_job_is_finished_with_a_span(self, session: Session) -> None:
+        at = now() - timedelta(hours=1)
+        policy = {"policy": "skip", "window": 86_400}
+        spec = {"schedule": {"at": at.isoformat()}, "catch_up": policy}
+        job = make_job(next_run_at=at, spec=spec)
+        trigger(session)
+        job.refresh_from_db()
+        assert job.status == JobStatus.FINISHED
+        assert MissedSpan.objects.get(job=job).from_at == at
+
+
+class TestEndOfAJob:
+    def test_a_one_time_job_is_finished_by_its_run(self, session: Session) -> None:
+        at = now() - SECOND
+        job = make_job(next_run_at=at, spec={"schedule": {"at": at.isoformat()}})
+        assert trigger(session).finished == 1
+        job.refresh_from_db()
+        assert (job.status, next_run_at(job)) == (JobStatus.FINISHED, None)
+        assert Run.objects.filter(pk=run_id(job.pk, at)).exists()
+
+    def test_a_schedule_without_a_further_time_finishes_its_job(self, session: Session) -> None:
+        anchor = now() - 1.5 * SECOND
+        schedule = {"every": 1, "end": (anchor + SECOND).isoformat()}
+        job = make_job(
+            next_run_at=anchor + SECOND, spec={"schedule": schedule, "anchor_at": anchor}
+        )
+        trigger(session)
+        job.refresh_from_db()
+        assert job.status == JobStatus.FINISHED
+
+    def test_a_paused_job_has_no_planned_times(self, session: Session) -> None:
+        job = make_job(status=JobStatus.PAUSED)
+        make_due(job)
+        assert trigger(session).runs == 0
+        job.refresh_from_db()
+        assert (job.status, next_run_at(job)) == (JobStatus.PAUSED, None)
+
+
+class TestPoison:
+    """One job never costs another its time (R9)."""
+
+    def test_a_schedule_that_raises_parks_its_job_and_no_other(self, session: Session) -> None:
+        poison = make_job(spec={"schedule": {"cron": "0 0 * * *", "timezone": "Europe/Atlantis"}})
+        healthy = make_job()
+        due_at = make_due(poison, now() - 2 * SECOND)
+        make_due(healthy)
+        done = trigger(session)
+        assert (done.runs, done.parked) == (1, 1)
+        poison.refresh_from_db()
+        assert (poison.status, next_run_at(poison)) == (JobStatus.UNRUNNABLE, None)
+        assert "Europe/Atlantis" in poison.status_note
+        entry = AuditEntry.objects.get(object_id=str(poison.pk))
+        assert (entry.action, entry.tenant_id) == ("job.unrunnable", poison.tenant_id)
+        assert MissedSpan.objects.get(job=poison).from_at == due_at
+
+    def test_a_row_the_database_refuses_parks_its_job_and_no_other(self, session: Session) -> None:
+        jobs = [make_job() for _ in range(9)]
+        poison = make_job(spec={"target_key": "poison"})
+        for job in [*jobs, poison]:
+            make_due(job)
+        with connection.cursor() as cursor:
+            cursor.execute("ALTER TABLE beatkeeper_live_run ADD CHECK (target_key <> 'poison')")
+        done = trigger(session)
+        assert (done.runs, done.parked) == (9, 1)
+        poison.refresh_from_db()
+        assert poison.status == JobStatus.UNRUNNABLE
+        assert not Run.objects.filter(job=poison).exists()
+
+    def test_a_missing_partition_is_nobodys_fault(self, session: Session) -> None:
+        job = make_job()
+        make_due(job)
+        with connection.cursor() as cursor:
+            for day in (now(), now() - SECOND):
+                cursor.execute(f"DROP TABLE IF EXISTS beatkeeper_run_{day:%Y%m%d}")
+        with pytest.raises(NoPartition):
+            trigger(session)
+        job.refresh_from_db()
+        assert job.status == JobStatus.ACTIVE
+
+
+def test_an_edit_triggers_what_is_due_under_the_old_schedule(session: Session) -> None:
+    job, other = make_job(), make_job()
+    due_at = make_due(job)
+    make_due(other)
+    assert trigger_job(session, job.pk, now()).runs == 1
+    assert Run.objects.filter(pk=run_id(job.pk, due_at)).exists()
+    assert not Run.objects.filter(job=other).exists()
+
+
+def test_an_edit_of_a_job_that_is_not_due_triggers_nothing(session: Session) -> None:
+    job = make_job(next_run_at=now() + MINUTE)
+    assert trigger_job(session, job.pk, now()).runs == 0
+
+
+def test_a_session_that_did_not_take_the_locks_triggers_nothing(session: Session) -> None:
+    make_due(make_job())
+    with pytest.raises(LostLocks):
+        trigger(session, pid=session.info.backend_pid + 1)
+    assert not Run.objects.exists()
+
+
+def test_a_slice_that_gave_all_it_may_is_looked_at_again(session: Session) -> None:
+    for _ in range(3):
+        make_due(make_job())
+    assert trigger(session, batch=64).more
+    assert not trigger(session, batch=6400).more
+
+
+def test_a_run_of_a_job_with_a_limit_is_gated(session: Session) -> None:
+    job = make_job(max_concurrency=2)
+    make_due(job)
+    trigger(session)
+    assert LiveRun.objects.get(job=job).gated
