@@ -1,0 +1,111 @@
+"""The audit trail in the admin: to look at, for operators of the platform. Who else may, jobs/admin.py knows."""
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin
+from django.contrib.admin.utils import quote
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from unfold.contrib.filters.admin import ChoicesDropdownFilter, DropdownFilter
+
+from auditlog.actions import Action
+from auditlog.models import AuditEntry
+
+if TYPE_CHECKING:
+    Admin = admin.ModelAdmin[Any]
+else:
+    from unfold.admin import ModelAdmin as Admin
+
+
+class Deed(DropdownFilter):  # type: ignore[misc]
+    title = "action"
+    parameter_name = "action"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Any:
+        return [(action.value, action.value) for action in Action]
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
+        return queryset.filter(action=self.value()) if self.value() else queryset
+
+
+class AuditEntryAdmin(Admin):
+    list_display: Any = ("when", "shown_actor", "action", "about", "changed", "reason")
+    list_filter = (Deed, ("actor_kind", ChoicesDropdownFilter))
+    list_filter_submit = True
+    list_filter_sheet = False
+    list_fullwidth = True
+    show_full_result_count = False
+    search_fields = ("actor", "object_id")
+    search_help_text = "Search by actor or by id of the object"
+    ordering = ("-id",)
+    sortable_by = ()
+    actions = None
+    fields = (
+        ("when", "shown_actor", "address"),
+        ("action", "about", "request_id"),
+        "reason",
+        "shown_before",
+        "shown_after",
+    )
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    @admin.display(description="at (UTC)")
+    def when(self, entry: AuditEntry) -> str:
+        return f"{entry.at:%-d %b %Y %H:%M:%S}"
+
+    @admin.display(description="who")
+    def shown_actor(self, entry: AuditEntry) -> str:
+        return f"{entry.actor} ({entry.actor_kind})"
+
+    @admin.display(description="about")
+    def about(self, entry: AuditEntry) -> SafeString | str:
+        text = f"{entry.object_type} {name_of(entry) or entry.object_id}"
+        for model in self.admin_site._registry:
+            if model._meta.model_name == entry.object_type:
+                url = reverse(
+                    f"admin:{model._meta.app_label}_{entry.object_type}_change", args=[quote(entry.object_id)]
+                )
+                return format_html(
+                    '<a href="{}" class="text-primary-600 dark:text-primary-500">{}</a>', url, text
+                )
+        return text
+
+    @admin.display(description="changed")
+    def changed(self, entry: AuditEntry) -> str:
+        return ", ".join({**(entry.before or {}), **(entry.after or {})})[:80] or "–"
+
+    @admin.display(description="before")
+    def shown_before(self, entry: AuditEntry) -> SafeString | str:
+        return pretty(entry.before)
+
+    @admin.display(description="after")
+    def shown_after(self, entry: AuditEntry) -> SafeString | str:
+        return pretty(entry.after)
+
+
+def name_of(entry: AuditEntry) -> str:
+    for side in (entry.after, entry.before):
+        if side and (name := side.get("name") or side.get("slug")):
+            return str(name)
+    return ""
+
+
+def pretty(value: Any) -> SafeString | str:
+    if not value:
+        return "–"
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    return format_html('<pre class="font-mono text-xs whitespace-pre-wrap break-all">{}</pre>', text)
+
+
+admin.site.register(AuditEntry, AuditEntryAdmin)

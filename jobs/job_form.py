@@ -1,0 +1,279 @@
+"""A job as a form. Its fields are the API's; the service alone judges them, and its refusals land at the fields."""
+
+import json
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from django import forms
+from unfold.widgets import (
+    UnfoldAdminIntegerFieldWidget,
+    UnfoldAdminRadioSelectWidget,
+    UnfoldAdminSelectWidget,
+    UnfoldAdminTextareaWidget,
+    UnfoldAdminTextInputWidget,
+)
+
+from auditlog.redaction import MASK, redact
+from jobs.durations import as_text
+from jobs.models import DEFAULT_PRIORITY, Job, JobVersion, Overlap
+from jobs.refusals import FieldError, InvalidInput, Refused
+from jobs.services import create_job, edit_job
+from jobs.specs import BACKOFFS, CATCH_UP_POLICIES, DEFAULT_CATCH_UP, DEFAULT_RETRY, DEFAULT_TIMEOUT_MS
+from jobs.staff import sentence
+
+if TYPE_CHECKING:
+    ModelForm = forms.ModelForm[Job]
+else:
+    ModelForm = forms.ModelForm
+
+Json = dict[str, Any]
+KINDS = [
+    ("cron", "Cron expression"),
+    ("every", "Fixed interval"),
+    ("at", "Once, at an instant"),
+    ("none", "On demand only"),
+]
+# Which fields of the form make up which field of the spec.
+PARTS = {
+    "name": ("name",),
+    "description": ("description",),
+    "pool": ("pool",),
+    "priority": ("priority",),
+    "tags": ("tags",),
+    "target": ("target",),
+    "schedule": ("schedule_kind", "cron", "timezone", "every", "at", "start", "end"),
+    "timeout": ("timeout",),
+    "overlap": ("overlap",),
+    "max_concurrency": ("max_concurrency",),
+    "retry": ("retry_max_attempts", "retry_backoff", "retry_base", "retry_cap"),
+    "catch_up": ("catch_up_policy", "catch_up_window"),
+}
+TARGET_HELP = (
+    '{"kind": "celery", "task": "payments.tasks.settle", "args": [], "kwargs": {}}'
+    ' or {"kind": "http", "method": "POST", "url": "https://…", "headers": {}, "body": {}, "expect": [200]}'
+    ' or {"kind": "command", "argv": ["…"], "env": {}}.'
+    f" A value shown as {MASK} is kept as it is, as long as the target goes to the same place."
+)
+INSTANT_HELP = "Such as 2026-11-18T12:00:00Z."
+DURATION_HELP = "Seconds, or such as PT30S, PT1H, P1D."
+
+
+class PrettyJson(forms.JSONField):
+    def prepare_value(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            return json.dumps(value, indent=2, ensure_ascii=False)
+        return super().prepare_value(value)
+
+
+def line(help_text: str = "", *, label: str | None = None, placeholder: str = "", strip: bool = True) -> Any:
+    widget = UnfoldAdminTextInputWidget(attrs={"placeholder": placeholder} if placeholder else None)
+    return forms.CharField(required=False, help_text=help_text, label=label, widget=widget, strip=strip)
+
+
+def number(help_text: str = "", *, label: str | None = None) -> Any:
+    widget = UnfoldAdminIntegerFieldWidget()
+    return forms.IntegerField(required=False, help_text=help_text, label=label, widget=widget)
+
+
+def choice(values: Any, help_text: str = "", *, label: str | None = None) -> Any:
+    pairs = [value if isinstance(value, tuple) else (value, value.replace("_", " ")) for value in values]
+    return forms.ChoiceField(
+        choices=pairs, help_text=help_text, label=label, widget=UnfoldAdminSelectWidget()
+    )
+
+
+class JobForm(ModelForm):
+    name = line(strip=False)
+    description = forms.CharField(required=False, widget=UnfoldAdminTextareaWidget(attrs={"rows": 2}))
+    priority = number("0 to 1000; higher goes first, and nobody starves.")
+    tags = PrettyJson(
+        required=False,
+        help_text='Such as {"team": "payments"}.',
+        widget=UnfoldAdminTextareaWidget(attrs={"rows": 2, "spellcheck": "false"}),
+    )
+    target = PrettyJson(
+        help_text=TARGET_HELP,
+        widget=UnfoldAdminTextareaWidget(attrs={"rows": 8, "spellcheck": "false", "class": "font-mono"}),
+    )
+    schedule_kind = forms.ChoiceField(choices=KINDS, label="Runs by", widget=UnfoldAdminRadioSelectWidget())
+    cron = line(
+        "Five fields, or six with seconds first; names, L, #, H and @daily are understood.",
+        placeholder="*/5 * * * *",
+    )
+    timezone = line("A name of the IANA database.", placeholder="America/New_York")
+    every = line(DURATION_HELP, placeholder="PT30S")
+    at = line(INSTANT_HELP, placeholder="2026-11-18T12:00:00Z")
+    start = line(f"No planned time before. {INSTANT_HELP}", label="Not before")
+    end = line(f"No planned time after. {INSTANT_HELP}", label="Not after")
+    timeout = line(f"An attempt that takes longer is ended. {DURATION_HELP}")
+    overlap = choice(Overlap.values, "When a time comes while an earlier planned run is unfinished.")
+    max_concurrency = number("Runs of this job queued or running at once; empty: no limit.")
+    retry_max_attempts = number(label="Attempts")
+    retry_backoff = choice(BACKOFFS, label="Back-off")
+    retry_base = line(DURATION_HELP, label="First delay")
+    retry_cap = line(DURATION_HELP, label="Longest delay")
+    catch_up_policy = choice(
+        CATCH_UP_POLICIES, "What becomes of times missed in an outage.", label="Missed times"
+    )
+    catch_up_window = line(f"Older ones are only noted. {DURATION_HELP}", label="At most so old")
+
+    class Meta:
+        model = Job
+        fields = ("tenant", "pool")
+
+    spec: JobVersion | None = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        job = kwargs.get("instance")
+        self.spec = job.spec if job else None
+        kwargs["initial"] = {**initial(job, self.spec), **(kwargs.get("initial") or {})}
+        super().__init__(*args, **kwargs)
+
+    def _post_clean(self) -> None:
+        """Asks the service already here, while its refusals can still be shown at the fields."""
+        if self.errors:
+            return
+        try:
+            self.instance = self._ask_service()
+        except InvalidInput as invalid:
+            for error in invalid.errors:
+                self.add_error(*at_field(error, self.fields))
+        except Refused as refused:
+            error = FieldError(refused.field, refused.detail, refused.hint)
+            self.add_error(*at_field(error, self.fields))
+
+    def _ask_service(self) -> Job:
+        if self.spec is None:
+            return create_job(self.cleaned_data["tenant"], self._data(PARTS))
+        return edit_job(self.instance, self._data(self._changed()))
+
+    def _changed(self) -> list[str]:
+        return [name for name, parts in PARTS.items() if any(part in self.changed_data for part in parts)]
+
+    def _data(self, names: Any) -> Json:
+        return {name: self._value(name) for name in names}
+
+    def _value(self, name: str) -> Any:
+        given = self.cleaned_data
+        if name == "schedule":
+            return schedule_of(given)
+        if name == "retry":
+            parts = {key: given[f"retry_{key}"] for key in ("max_attempts", "backoff", "base", "cap")}
+            return {**parts, "base": duration(parts["base"]), "cap": duration(parts["cap"])}
+        if name == "catch_up":
+            return {"policy": given["catch_up_policy"], "window": duration(given["catch_up_window"])}
+        if name == "target":
+            return unmasked(given["target"], self.spec.target if self.spec else None)
+        if name == "tags":
+            return given["tags"] or {}
+        if name == "timeout":
+            return duration(given["timeout"])
+        return given[name].slug if name == "pool" and given[name] else given[name]
+
+    def save(self, commit: bool = True) -> Job:
+        # The service has saved it.
+        self.save_m2m = lambda: None  # type: ignore[method-assign]
+        return self.instance
+
+
+def initial(job: Job | None, spec: JobVersion | None) -> Json:
+    """The form's values; of a new job the defaults that the API has too."""
+    retry = spec.retry if spec else DEFAULT_RETRY
+    catch_up = spec.catch_up if spec else DEFAULT_CATCH_UP
+    schedule: Json = (spec.schedule or {}) if spec else {"cron": ""}
+    kind = next((kind for kind in ("cron", "every", "at") if kind in schedule), "none")
+    return {
+        "name": job.name if job else "",
+        "description": job.description if job else "",
+        "priority": job.priority if job else DEFAULT_PRIORITY,
+        "tags": job.tags if job else {},
+        "target": redact(spec.target) if spec else None,
+        "schedule_kind": kind,
+        "timezone": "UTC",
+        **{name: value for name, value in schedule.items() if name != "every"},
+        "every": shown_duration(schedule["every"]) if "every" in schedule else "",
+        "timeout": shown_duration((spec.timeout_ms if spec else DEFAULT_TIMEOUT_MS) / 1000),
+        "overlap": spec.overlap if spec else Overlap.SKIP.value,
+        "max_concurrency": spec.max_concurrency if spec else None,
+        "retry_max_attempts": retry["max_attempts"],
+        "retry_backoff": retry["backoff"],
+        "retry_base": shown_duration(retry["base"]),
+        "retry_cap": shown_duration(retry["cap"]),
+        "catch_up_policy": catch_up["policy"],
+        "catch_up_window": shown_duration(catch_up["window"]),
+    }
+
+
+def schedule_of(given: Json) -> Json | None:
+    """Only what belongs to the chosen kind: the others' fields are hidden, whatever was left in them."""
+    kind = given["schedule_kind"]
+    if kind == "none":
+        return None
+    if kind == "at":
+        return {"at": given["at"]}
+    bounds = {name: given[name] for name in ("start", "end") if given[name]}
+    if kind == "every":
+        return {"every": duration(given["every"]), **bounds}
+    return {"cron": given["cron"], "timezone": given["timezone"] or "UTC", **bounds}
+
+
+def at_field(error: FieldError, fields: Any) -> tuple[str | None, str]:
+    """The form's field for a path of the spec such as `retry.base`, and what to say there."""
+    text = sentence(error.detail) + (f" ({error.hint})" if error.hint else "")
+    whole, _, part = error.field.partition(".")
+    for name in (f"{whole}_{part}", part, whole, PARTS.get(whole, ("",))[0]):
+        if name in fields and name in PARTS.get(whole, (whole,)):
+            return name, text if name != "target" or not part else f"{part}: {text}"
+    return None, f"{error.field}: {text}" if error.field else text
+
+
+def duration(text: str) -> object:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def shown_duration(seconds: float) -> str:
+    return as_text(timedelta(seconds=seconds))
+
+
+def unmasked(given: Any, stored: Any) -> Any:
+    """Puts back what was masked for display, unless the secret would go to another place than before."""
+    restored = _restored(given, stored)
+    if restored != given and place(restored) != place(stored):
+        restored = given
+    if MASK in json.dumps(restored, ensure_ascii=False):
+        detail = f"{MASK} stands for a secret that is not known here"
+        raise InvalidInput([FieldError("target", detail, "write the secret itself")])
+    return restored
+
+
+def _restored(given: Any, stored: Any) -> Any:
+    if given == redact(stored):
+        return stored
+    if isinstance(given, dict) and isinstance(stored, dict):
+        masked = redact(stored)
+        return {
+            name: stored[name]
+            if name in stored and value == masked[name]
+            else _restored(value, stored.get(name))
+            for name, value in given.items()
+        }
+    if isinstance(given, list) and isinstance(stored, list) and len(given) == len(stored):
+        masked = redact(stored)
+        return [
+            old if new == mask else _restored(new, old)
+            for new, old, mask in zip(given, stored, masked, strict=True)
+        ]
+    return given
+
+
+def place(target: Any) -> Any:
+    """Who gets to see the secrets of a target."""
+    if not isinstance(target, dict):
+        return None
+    if target.get("kind") == "http":
+        return urlsplit(str(target.get("url")))[:2]
+    return target.get("task") or target.get("argv")

@@ -1,0 +1,221 @@
+"""What a member of staff sees and may do in the admin: superusers everything, others by membership (promise 9)."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from django import forms
+from django.contrib import admin, messages
+from django.contrib.admin.utils import quote
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.loader import render_to_string
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString, mark_safe
+from unfold.contrib.filters.admin import AutocompleteSelectFilter
+from unfold.decorators import action
+from unfold.enums import ActionVariant
+from unfold.forms import BaseDialogForm
+from unfold.widgets import UnfoldAdminTextInputWidget
+
+from jobs.models import Membership, Role, Tenant
+from jobs.refusals import Missing, Refused
+from jobs.tenants import may
+
+if TYPE_CHECKING:
+    Admin = admin.ModelAdmin[Any]
+    Dialog = forms.Form
+else:
+    from unfold.admin import ModelAdmin as Admin
+
+    Dialog = BaseDialogForm
+
+Handler = TypeVar("Handler", bound=Callable[..., HttpResponse])
+# The colours of unfold's labels.
+GOOD, BAD, WARNING, BUSY, QUIET = "success", "danger", "warning", "info", ""
+
+
+def roles(request: HttpRequest) -> dict[int, str]:
+    """Of the user in each of their tenants, read once per request."""
+    found: dict[int, str] | None = getattr(request, "_roles", None)
+    if found is None:
+        found = dict(Membership.objects.filter(user_id=request.user.pk or 0).values_list("tenant_id", "role"))
+        request._roles = found  # type: ignore[attr-defined]
+    return found
+
+
+def is_superuser(request: HttpRequest) -> bool:
+    return bool(request.user.is_active and getattr(request.user, "is_superuser", False))
+
+
+def own_tenants(request: HttpRequest, needed: Role = Role.VIEWER) -> list[int]:
+    return [tenant for tenant, role in roles(request).items() if may(role, needed)]
+
+
+def may_act(request: HttpRequest, tenant_id: int | None, needed: Role) -> bool:
+    """For no tenant in particular: whether there is one at all."""
+    if is_superuser(request):
+        return True
+    allowed = own_tenants(request, needed)
+    return tenant_id in allowed if tenant_id is not None else bool(allowed)
+
+
+class TenantAdmin(Admin):
+    """Rows of one's own tenants. `tenant_path` leads from a row to its tenant; `needed` is the role that changes it."""
+
+    tenant_path = "tenant"
+    needed: Role | None = Role.ADMIN
+    list_filter_submit = True
+    list_filter_sheet = False
+    list_fullwidth = True
+    show_full_result_count = False
+    list_per_page = 50
+    list_disable_select_all = True
+    compressed_fields = True
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        rows = super().get_queryset(request)
+        return rows if is_superuser(request) else self.visible(rows, request)
+
+    def visible(self, rows: QuerySet[Any], request: HttpRequest) -> QuerySet[Any]:
+        return rows.filter(**{f"{self.tenant_path}__in": own_tenants(request)})
+
+    def tenant_of(self, row: Any) -> int | None:
+        found: int | None = row.tenant_id
+        return found
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return may_act(request, None, Role.VIEWER)
+
+    def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return may_act(request, self.tenant_of(obj) if obj else None, Role.VIEWER)
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return self.needed is not None and may_act(request, None, self.needed)
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return self.needed is not None and may_act(request, self.tenant_of(obj) if obj else None, self.needed)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return self.has_change_permission(request, obj)
+
+    def has_operate_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
+        """Of the buttons: unfold passes the id, and a row of another tenant is not found at all."""
+        row = self.get_object(request, object_id) if object_id else None
+        if object_id and row is None:
+            return False
+        return may_act(request, self.tenant_of(row) if row else None, Role.OPERATOR)
+
+    def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        if db_field.name == "tenant" and self.needed and not is_superuser(request):
+            kwargs["queryset"] = Tenant.objects.filter(pk__in=own_tenants(request, self.needed))
+        return super().formfield_for_foreignkey(db_field, request, **kwargs)
+
+    # The audit trail is the one record of who did what.
+    def log_addition(self, *args: Any, **kwargs: Any) -> Any:
+        return None
+
+    def log_change(self, *args: Any, **kwargs: Any) -> Any:
+        return None
+
+    def log_deletions(self, *args: Any, **kwargs: Any) -> Any:
+        return None
+
+
+class LookOnly(TenantAdmin):
+    """What only the platform writes."""
+
+    needed = None
+
+
+class OwnRelated(AutocompleteSelectFilter):  # type: ignore[misc]
+    """A filter that asks as one types, instead of listing every tenant or job, and knows only what one may see."""
+
+    def choices(self, changelist: Any) -> Iterator[Any]:
+        remote = self.field.remote_field.model
+        allowed = self.model_admin.admin_site.get_model_admin(remote).get_queryset(self.request)
+        for choice in super().choices(changelist):
+            choice["form"].fields[self.lookup_kwarg].queryset = allowed
+            yield choice
+
+
+class ReasonDialog(Dialog):
+    reason = forms.CharField(
+        required=False,
+        max_length=500,
+        widget=UnfoldAdminTextInputWidget(),
+        help_text="Kept in the audit trail, and shown where it matters.",
+    )
+
+
+VARIANTS = {"": ActionVariant.DEFAULT, "primary": ActionVariant.PRIMARY, "danger": ActionVariant.DANGER}
+
+
+def button(
+    title: str, *, icon: str, asks: str, submit: str = "", variant: str = "", permission: str = "operate"
+) -> Callable[[Handler], Handler]:
+    """Of a page or a row. It opens a dialog that asks for a reason; only its POST acts."""
+    dialog = {
+        "title": title,
+        "description": asks,
+        "form_class": ReasonDialog,
+        "form_submit_text": submit or title,
+    }
+    made = action(
+        description=title, icon=icon, variant=VARIANTS[variant], dialog=dialog, permissions=[permission]
+    )
+    return cast(Callable[[Handler], Handler], made)
+
+
+@contextmanager
+def telling(request: HttpRequest, done: str = "") -> Iterator[None]:
+    """A refusal of a service becomes a message; it has changed nothing."""
+    try:
+        yield
+    except Refused as refused:
+        hint = f" ({refused.hint})" if refused.hint else ""
+        messages.error(request, f"{sentence(refused.detail)}{hint}")
+    else:
+        if done:
+            messages.success(request, done)
+
+
+def sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def found_or_missing(row: Any) -> Any:
+    if row is None:
+        raise Missing
+    return row
+
+
+def go_to(request: HttpRequest, url: str) -> HttpResponse:
+    """After a dialog, which is loaded by script and so must be told to leave the page."""
+    if request.headers.get("HX-Request"):
+        return HttpResponse(headers={"HX-Redirect": url})
+    return HttpResponseRedirect(url)
+
+
+def page_of(row: Model) -> str:
+    meta = row._meta
+    return reverse(f"admin:{meta.app_label}_{meta.model_name}_change", args=[quote(row.pk)])
+
+
+def list_of(model: type[Model], **query: Any) -> str:
+    meta = model._meta
+    url = reverse(f"admin:{meta.app_label}_{meta.model_name}_changelist")
+    return f"{url}?{'&'.join(f'{name}={value}' for name, value in query.items())}" if query else url
+
+
+def link(url: str, text: object) -> SafeString:
+    return format_html('<a href="{}" class="text-primary-600 dark:text-primary-500">{}</a>', url, text)
+
+
+def label(text: str, colour: str = QUIET) -> SafeString:
+    return mark_safe(render_to_string("unfold/helpers/label.html", {"text": text, "type": colour}).strip())  # noqa: S308
+
+
+def fixed_width(text: str) -> SafeString:
+    return format_html('<pre class="font-mono text-xs whitespace-pre-wrap break-all">{}</pre>', text)

@@ -1,0 +1,121 @@
+"""Jobs in the admin, with what only runs know of them: their latest outcome, and running them now."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from django.contrib import admin
+from django.db import connection
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.utils.safestring import SafeString
+from psycopg.rows import dict_row
+from unfold.views import ChangeList
+
+from jobs.admin import JobAdmin
+from jobs.display import NOTHING
+from jobs.models import Job, JobStatus
+from jobs.staff import button, found_or_missing, go_to, link, list_of, page_of, telling
+from runs import services
+from runs.models import LiveRun, MissedSpan, Run
+from runs.run_lists import WINDOWS, NewestFirst, window_of
+from runs.run_page import lasted, state_label, state_of
+from scheduler_project.sdk.sql import statements
+
+SQL = statements(Path(__file__).parent / "sql" / "admin.sql")
+HOT = "7d"
+RUNS_SHOWN = 5
+
+
+def latest_runs(jobs: Sequence[UUID], window: str = HOT) -> dict[UUID, dict[str, Any]]:
+    """One statement for a page of jobs, bounded to the days it may touch."""
+    first, beyond = window_of(window)
+    connection.ensure_connection()
+    with connection.connection.cursor(row_factory=dict_row) as cursor:
+        cursor.execute(SQL["latest_runs"], {"jobs": list(jobs), "first": first, "beyond": beyond})
+        return {row["job_id"]: row for row in cursor.fetchall()}
+
+
+class JobsWithOutcomes(ChangeList):  # type: ignore[misc]
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        self.result_list: list[Any] = list(self.result_list)
+        latest = latest_runs([job.pk for job in self.result_list])
+        for job in self.result_list:
+            job.latest_run = latest.get(job.pk)
+
+
+class JobWithRuns(JobAdmin):
+    paginator = NewestFirst
+    list_display = (
+        "shown_name",
+        "tenant",
+        "shown_status",
+        "schedule",
+        "next_run",
+        "latest",
+        "pool",
+        "priority",
+    )
+    actions = ("run_chosen", "pause_chosen", "resume_chosen")
+    actions_detail = ["run_now", "pause", "resume", "cancel", "delete"]
+    actions_row = ["run_now", "pause", "resume", "cancel"]
+    change_form_outer_before_template = "runs/job_summary.html"
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> Any:
+        return JobsWithOutcomes
+
+    def useless_buttons(self, job: Job) -> set[str]:
+        useless = super().useless_buttons(job)
+        return useless | {"run_now"} if job.status == JobStatus.CANCELLED else useless
+
+    def summary(self, job: Job) -> dict[str, Any]:
+        first, beyond = window_of(HOT)
+        newest = Run.objects.filter(job=job, pk__gte=first, pk__lt=beyond).order_by("-pk")
+        runs = list(newest.prefetch_related("live")[:RUNS_SHOWN])
+        return {
+            **super().summary(job),
+            "runs": [in_a_line(run) for run in runs],
+            "hot": WINDOWS[HOT][0].lower(),
+        }
+
+    def links(self, job: Job) -> list[SafeString]:
+        return [
+            link(list_of(Run, job__id__exact=job.pk, window=HOT), "Runs"),
+            link(list_of(LiveRun, job__id__exact=job.pk), "Unfinished runs"),
+            link(list_of(MissedSpan, job__id__exact=job.pk), "Missed times"),
+            *super().links(job),
+        ]
+
+    @admin.display(description="latest run")
+    def latest(self, job: Any) -> SafeString | str:
+        run = getattr(job, "latest_run", None)
+        return link(page_of(Run(pk=run["id"])), state_label(run["state"] or "unknown")) if run else NOTHING
+
+    @button(
+        "Run now",
+        icon="bolt",
+        asks="One more run of the present version, besides the planned ones.",
+        variant="primary",
+    )
+    def run_now(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
+        target = list_of(Job)
+        with telling(request, "A run is on its way."):
+            job = found_or_missing(self.get_object(request, object_id))
+            target = page_of(job)
+            target = page_of(services.run_now(job, reason=form.cleaned_data["reason"]))
+        return go_to(request, target)
+
+    @admin.action(description="Run the chosen jobs now", permissions=["pause"])
+    def run_chosen(self, request: HttpRequest, jobs: QuerySet[Any]) -> None:
+        self.do_all(request, jobs, services.run_now, "on their way")
+
+
+def in_a_line(run: Run) -> dict[str, Any]:
+    return {
+        "run": link(page_of(run), f"{run.planned_at:%-d %b %H:%M:%S}"),
+        "state": state_label(state_of(run)),
+        "took": lasted(run),
+        "error": run.error_line,
+    }

@@ -1,0 +1,111 @@
+"""Lists of runs that never count and never scan: the newest of a window of ids, page by page."""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from django.core.paginator import Page, Paginator
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest
+from unfold.contrib.filters.admin import DropdownFilter
+
+from jobs.models import Job
+from runs.states import FinalState, LiveState
+from scheduler_project.sdk.ids import id_range
+
+if TYPE_CHECKING:
+    Pages = Paginator[Any]
+else:
+    Pages = Paginator
+
+# The ids of a window begin at its instants; planned times a little ahead of this machine's clock belong to it.
+AHEAD = timedelta(minutes=5)
+WINDOWS = {
+    "1h": ("Last hour", timedelta(hours=1)),
+    "24h": ("Last 24 hours", timedelta(hours=24)),
+    "7d": ("Last 7 days", timedelta(days=7)),
+    "30d": ("Last 30 days", timedelta(days=30)),
+}
+DEFAULT_WINDOW = "24h"
+JOBS_FOUND = 100
+
+
+class NewestFirst(Pages):
+    """One row more than a page holds says whether there is a next page."""
+
+    count = 1_000_000_000  # more than a page: Django then asks for pages, and never for the number
+    template_name = "runs/pagination.html"
+    has_more = False
+
+    def page(self, number: Any) -> "Page[Any]":
+        number = max(1, int(number))
+        first = (number - 1) * self.per_page
+        rows = list(self.object_list[first : first + self.per_page + 1])
+        self.has_more = len(rows) > self.per_page
+        return Page(rows[: self.per_page], number, self)
+
+
+def window_of(name: str | None, now: datetime | None = None) -> tuple[UUID, UUID]:
+    now = now or datetime.now(timezone.utc)
+    length = WINDOWS.get(name or DEFAULT_WINDOW, WINDOWS[DEFAULT_WINDOW])[1]
+    return id_range(now - length, now + AHEAD)
+
+
+class Window(DropdownFilter):  # type: ignore[misc]
+    """Always applied: without a range of ids every partition would be read."""
+
+    title = "time"
+    parameter_name = "window"
+    all_option = None
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Any:
+        return [(name, text) for name, (text, _) in WINDOWS.items()]
+
+    def value(self) -> str:
+        chosen = super().value()
+        return chosen if chosen in WINDOWS else DEFAULT_WINDOW
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        if as_uuid(request.GET.get("q", "")):
+            return queryset
+        first, beyond = window_of(self.value())
+        return queryset.filter(pk__gte=first, pk__lt=beyond)
+
+
+class State(DropdownFilter):  # type: ignore[misc]
+    """One state, as everywhere: of the live run, or the outcome."""
+
+    title = "state"
+    parameter_name = "state"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Any:
+        return [("unfinished", "unfinished"), *((s.value, s.value.replace("_", " ")) for s in every_state())]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        chosen = self.value()
+        if chosen == "unfinished":
+            return queryset.filter(state=None)
+        if chosen in FinalState.values:
+            return queryset.filter(state=chosen)
+        return queryset.filter(state=None, live__state=chosen) if chosen in LiveState.values else queryset
+
+
+def every_state() -> Iterator[LiveState | FinalState]:
+    yield from LiveState
+    yield from FinalState
+
+
+def search(queryset: QuerySet[Any], jobs: QuerySet[Job], text: str, *, id_field: str = "pk") -> QuerySet[Any]:
+    """By the id of a run, or by the name of its job."""
+    if identity := as_uuid(text):
+        return queryset.filter(Q(**{id_field: identity}))
+    found = list(jobs.filter(name__icontains=text.strip()).values_list("pk", flat=True)[:JOBS_FOUND])
+    return queryset.filter(job_id__in=found)
+
+
+def as_uuid(text: str) -> UUID | None:
+    try:
+        return UUID(text.strip())
+    except ValueError:
+        return None
