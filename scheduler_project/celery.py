@@ -13,6 +13,7 @@ from scheduler_project.sdk.app import Beatkeeper  # noqa: E402
 
 app = Celery("scheduler_project")
 app.conf.update(
+    imports=["runs.demo_tasks"],
     # Without a broker workers are fed by their heartbeats, and nothing is ever published (promise 5).
     broker_url=settings.CELERY_BROKER_URL or "memory://",
     broker_connection_retry_on_startup=True,

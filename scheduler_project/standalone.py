@@ -134,6 +134,7 @@ class Standalone:
             "BEATKEEPER_SPOOL_DIR": os.environ.get("BEATKEEPER_SPOOL_DIR") or str(self.folder / "spool"),
             # Files are served from where they are installed; this folder only has to exist.
             "BEATKEEPER_STATIC_ROOT": str(self.folder / "static"),
+            "BEATKEEPER_PUBLIC_URL": self.address,
             "PYTHONUNBUFFERED": "1",
         }
         self._manage("migrate", "--no-input")
