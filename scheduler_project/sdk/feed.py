@@ -19,7 +19,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType, SimpleNamespace
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from celery import signals
@@ -44,6 +44,15 @@ RESTART_PAUSE = 1.0
 IDLE_BEFORE_LEAVING = 60.0
 
 
+@dataclass(eq=False)
+class FedWorker:
+    """What receivers of `worker_init` look at; Django's fix-up closes connections around tasks after it."""
+
+    app: Celery
+    hostname: str
+    pool_cls: type = prefork.TaskPool
+
+
 def load_app(name: str, hostname: str, level: int) -> Celery:
     """As `celery worker` does it: modules imported, Django set up, logging as the app has it."""
     if os.getcwd() not in sys.path:
@@ -53,8 +62,7 @@ def load_app(name: str, hostname: str, level: int) -> Celery:
     app.loader.init_worker()
     app.log.setup(level, redirect_stdouts=False, hostname=hostname)
     app.finalize()
-    worker = SimpleNamespace(app=app, hostname=hostname, pool_cls=prefork.TaskPool)
-    signals.worker_init.send(sender=worker)
+    signals.worker_init.send(sender=FedWorker(app, hostname))
     return app
 
 
