@@ -9,7 +9,8 @@ from django.dispatch import receiver
 from jobs import signals
 from jobs.models import Job, JobVersion
 from jobs.services import TakenInstant
-from runs.models import JobGate, MissedSpan, Run
+from runs.models import JobGate, LiveRun, MissedSpan, Run
+from runs.requests import lock_runs_of
 from runs.services import cancel_unfinished
 from runs.trigger import trigger_job
 from scheduler_project.sdk.ids import run_id
@@ -42,11 +43,16 @@ def write_span(job: Job, spec: JobVersion, from_at: datetime, to_at: datetime, r
 
 @receiver(signals.spec_written)
 def keep_gate(job: Job, spec: JobVersion, **_: Any) -> None:
-    """A job with a limit has its gate; one without has none."""
+    """A job with a limit has its gate; one without has none. What is under way follows."""
+    had_gate = JobGate.objects.select_for_update().filter(job=job).exists()
     if spec.max_concurrency is None:
         JobGate.objects.filter(job=job).delete()
     else:
         JobGate.objects.update_or_create(job=job, defaults={"max_running": spec.max_concurrency})
+    has_gate = spec.max_concurrency is not None
+    if had_gate != has_gate and job.version > 1:
+        ids = [live["id"] for live in lock_runs_of(job.pk)]
+        LiveRun.objects.filter(pk__in=ids).update(gated=has_gate)
 
 
 @receiver(signals.job_stopped)

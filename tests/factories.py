@@ -196,7 +196,7 @@ def make_finished_run(
     trigger: Trigger = Trigger.SCHEDULE,
     **fields: Any,
 ) -> Run:
-    planned_at = planned_at or now() - timedelta(milliseconds=next(numbers))
+    planned_at = planned_at or now() - timedelta(seconds=next(numbers))
     planned = trigger in (Trigger.SCHEDULE, Trigger.CATCH_UP)
     ran = state not in (FinalState.SKIPPED, FinalState.CANCELLED)
     belongings = {"ended_from": LiveState.RUNNING, "attempts": 1, "started_at": planned_at} if ran else {}
