@@ -15,6 +15,7 @@ from typing import Any
 
 from celery import Celery
 
+from scheduler_project.sdk import processes
 from scheduler_project.sdk.app import Beatkeeper
 from scheduler_project.sdk.celery_target import CeleryTarget
 from scheduler_project.sdk.outcomes import PermanentError
@@ -22,7 +23,9 @@ from scheduler_project.sdk.targets import Attempt
 
 app = Celery("sample", broker=os.environ.get("SAMPLE_BROKER_URL", "memory://"))
 app.conf.update(broker_connection_retry_on_startup=True, worker_hijack_root_logger=False)
-keeper = Beatkeeper(app, pool=os.environ.get("SAMPLE_POOL", "default"))
+keeper = Beatkeeper(
+    app, pool=os.environ.get("SAMPLE_POOL", "default"), log_store=os.environ.get("LOG_STORE_URL")
+)
 
 LONG = 60
 
@@ -79,6 +82,38 @@ def sleeps(self: Any, seconds: float = LONG) -> str:
     return "rested"
 
 
+@app.task(name="tests.witnesses", bind=True)
+def witnesses(self: Any, seconds: float = 0.0, until: str = "", raising: bool = False) -> int:
+    """Writes when it starts, lives and ends, and which earlier attempt of its run it meets alive.
+
+    It goes on for so many seconds, or until a file exists.
+    """
+    facts = {"run": self.request.id, "attempt": self.request.retries + 1}
+    note("start", **facts, pid_started=processes.started(os.getpid()), met_alive=_others_alive(**facts))
+    print("attempt", facts["attempt"], flush=True)  # noqa: T201
+    end = time.monotonic() + seconds
+    while time.monotonic() < end or (until and not Path(until).exists()):
+        note("alive", **facts)
+        time.sleep(0.1)
+    if raising:
+        raise ValueError("as asked")
+    note("end", **facts)
+    return int(facts["attempt"])
+
+
+def _others_alive(run: str, attempt: int) -> list[int]:
+    lines = journal(Path(os.environ["SAMPLE_JOURNAL"]))
+    started = [line for line in lines if line["event"] == "start" and line["run"] == run]
+    ended = {line["attempt"] for line in lines if line["event"] == "end" and line["run"] == run}
+    return [
+        line["pid"]
+        for line in started
+        if line["attempt"] not in ended
+        and line["pid"] != os.getpid()
+        and processes.alive(line["pid"], line["pid_started"])
+    ]
+
+
 @app.task(name="tests.hangs", bind=True)
 def hangs(self: Any) -> None:
     """Takes no hint: only SIGKILL ends it."""
@@ -116,8 +151,6 @@ def autoretries() -> None:
 @keeper.executor("sleeping_group")
 def sleeping_group(attempt: Attempt) -> None:
     """A body in a process group of its own, which the guard stops there."""
-    from scheduler_project.sdk import processes
-
     body = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
     attempt.body_is(body.pid, processes.started(body.pid))
     note("group", run=str(attempt.run_id), body=body.pid)

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def wait_until(
-    predicate: Callable[[], T], timeout: float = 30, what: str = "", *, interval: float = 0.05
+    predicate: Callable[[], T | None], timeout: float = 30, what: str = "", *, interval: float = 0.05
 ) -> T:
     """The first truthy answer of the predicate; the test fails when none came in time."""
     end = time.monotonic() + timeout

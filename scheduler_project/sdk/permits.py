@@ -20,6 +20,7 @@ from celery import bootsteps
 from celery.worker import state as worker_state
 from kombu import Consumer, Queue
 
+from . import processes
 from .permit_task import LANE_HEADER, NAME
 from .runtime import Runtime
 
@@ -115,6 +116,7 @@ class Intake:
         self._look_for_queues(now)
         self._keep_alive(now)
         self._ack_long_ones(now)
+        self._replace_lost_children()
         self.pump()
         self._give_up_kept(now)
 
@@ -277,10 +279,24 @@ class Intake:
             if now - since > ACKED_AFTER and not request.acknowledged:
                 request.acknowledge()
 
+    def _replace_lost_children(self) -> None:
+        """The pool itself looks after its children every five seconds; so long the next attempt would wait."""
+        lost = [request for request in self.running if is_lost(request)]
+        if lost:
+            self.c.pool.maintain_pool()
+        for request in lost:
+            del self.running[request]
+
     def _give_up_kept(self, now: float) -> None:
         """No slot became free: the heartbeat brings somebody to the run, so the permit has done its work."""
         while self.kept and now - self.kept[0][1] > KEPT_SECONDS:
             ack(self.kept.popleft()[0])
+
+
+def is_lost(request: Any) -> bool:
+    """The child that worked on it died."""
+    pid = getattr(request, "worker_pid", None)
+    return pid is not None and not processes.alive(pid, processes.started(pid))
 
 
 def ack(message: Any) -> None:
