@@ -4,7 +4,7 @@ One scheduler decides for all lanes of a pool, so shares and limits have one dec
 and that is committed; only then does a permit go out for each, and whether it arrives changes nothing but time.
 """
 
-from collections import Counter, defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -22,10 +22,8 @@ from scheduler_project.sdk.ids import milliseconds
 TURNOVER_SECONDS = 1.0
 # How far ahead a lane's turnover is queued; several looks fit into it.
 LOOK_AHEAD_SECONDS = 0.3
-USAGE_HORIZON_SECONDS = 10.0
 MOST_IN_A_PASS = 2000
 CLASS_QUEUES = 8
-FORGOTTEN_USAGE = 0.01
 POOL_PAUSED = "paused"
 NO_LIVE_WORKER = "no live worker"
 RATE_LIMIT = "rate limit"
@@ -71,25 +69,25 @@ class Dispatched:
 
 @dataclass(slots=True)
 class LanePace:
-    """What the dispatcher remembers of a lane: how fast it frees its slots, and how much it had lately."""
+    """What the dispatcher remembers of a lane: how fast it frees its slots, and what it had of them by weight."""
 
+    served: float
     occupied: int = 0
-    usage: float = 0.0
     freed: deque[tuple[float, int]] = field(default_factory=deque)
 
-    def look(self, at: float, since: float, running: int, queued: int) -> None:
-        ended = max(0, self.occupied - running - queued)
+    def look(self, at: float, since: float, load: LaneLoad) -> None:
+        ended = max(0, self.occupied - load.running - load.queued)
         if ended and at - since > TURNOVER_SECONDS:
             ended = int(ended * TURNOVER_SECONDS / (at - since))
         if ended:
             self.freed.append((at, ended))
         while self.freed and self.freed[0][0] < at - TURNOVER_SECONDS:
             self.freed.popleft()
-        self.usage = shares.faded(self.usage, running, at - since, USAGE_HORIZON_SECONDS)
-        self.occupied = running + queued
+        self.served += load.running * (at - since) / load.weight
+        self.occupied = load.running + load.queued
 
-    def turnover(self) -> int:
-        return int(sum(count for _, count in self.freed) * LOOK_AHEAD_SECONDS / TURNOVER_SECONDS)
+    def turnover(self) -> float:
+        return sum(count for _, count in self.freed) * LOOK_AHEAD_SECONDS / TURNOVER_SECONDS
 
 
 @dataclass(slots=True)
@@ -97,7 +95,7 @@ class PoolMemory:
     """Of one pool, kept from pass to pass by whoever dispatches it; losing it costs a second of ramp-up."""
 
     looked_at: float = 0.0
-    paces: dict[int, LanePace] = field(default_factory=lambda: defaultdict(LanePace))
+    paces: dict[int, LanePace] = field(default_factory=dict)
     nodes: frozenset[UUID] = frozenset()
     targets: frozenset[str] = frozenset()
 
@@ -170,8 +168,8 @@ class Pass:
             self._stop_lanes(POOL_PAUSED if self.pool.paused else NO_LIVE_WORKER)
             return self.done
         self.done.waiting = bool(self.ready)
-        self._weigh_lanes()
-        places = shares.share_out(capacity, self.loads.values(), self.pool.lanes)
+        turnover = int(self._weigh_lanes())
+        places = shares.share_out(capacity, self.loads.values(), self.pool.lanes, turnover)
         handed = self._hand_over(self._best(places))
         self._write_lanes(handed)
         return self.done
@@ -217,25 +215,22 @@ class Pass:
             self.memory.targets = frozenset(target for (target,) in known)
         return sum(nodes.values())
 
-    def _weigh_lanes(self) -> None:
+    def _weigh_lanes(self) -> float:
+        """Returns how many slots the whole pool is expected to free before the next look."""
         at = self.now.timestamp()
         since = self.memory.looked_at or at
         self.memory.looked_at = at
+        before = self.memory.paces
+        # A lane that comes back starts where the least served one is: nobody saves up shares while idle, and
+        # nobody pays for slots that were idle otherwise.
+        floor = min((before[tenant].served for tenant in self.loads if tenant in before), default=0.0)
+        self.memory.paces = {tenant: before.get(tenant) or LanePace(floor) for tenant in self.loads}
         for tenant, load in self.loads.items():
             lane, pace = self.lanes[tenant], self.memory.paces[tenant]
-            pace.look(at, since, load.running, load.queued)
-            self.loads[tenant] = replace(
-                load,
-                weight=lane.weight,
-                turnover=pace.turnover(),
-                usage=pace.usage,
-                most=self._most(lane, load),
-            )
-        for tenant in self.memory.paces.keys() - self.loads.keys():
-            pace = self.memory.paces[tenant]
-            pace.look(at, since, 0, 0)
-            if pace.usage < FORGOTTEN_USAGE and not pace.freed:
-                del self.memory.paces[tenant]
+            weighed = replace(load, weight=lane.weight, most=self._most(lane, load))
+            pace.look(at, since, weighed)
+            self.loads[tenant] = replace(weighed, turnover=int(pace.turnover()), served=pace.served)
+        return sum(pace.turnover() for pace in self.memory.paces.values())
 
     def _most(self, lane: LaneRow, load: LaneLoad) -> int | None:
         limits = []

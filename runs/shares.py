@@ -6,14 +6,14 @@ until the next look, so short runs never wait for the dispatcher and long ones n
 """
 
 import heapq
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 # Below this a slot kept free for others costs more than it is worth.
 SMALLEST_POOL_WITH_RESERVE = 4
-# So much is queued beyond the free slots for lanes that are below their share: the next free slots are theirs.
-LEAST_SLACK = 20
+# So much of the slots is queued beyond the free ones for lanes below their share: the next free slots are theirs.
+SLACK = 0.25
+LEAST_SLACK = 2
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class LaneLoad:
     ready: bool = True
     # What it is expected to free before the next look, to be queued beyond its slots.
     turnover: int = 0
-    # Slot-seconds of the recent past: who had less goes first.
-    usage: float = 0.0
+    # Slot-seconds it had by weight, as long as it has had work without a break: who had less goes first.
+    served: float = 0.0
     # What its own limits leave: max_running, the rate limit.
     most: int | None = None
 
@@ -45,14 +45,17 @@ def reserve(capacity: int, lanes_of_pool: int) -> int:
     return max(1, capacity // 10)
 
 
-def share_out(capacity: int, lanes: Iterable[LaneLoad], lanes_of_pool: int) -> dict[int, int]:
+def share_out(
+    capacity: int, lanes: Iterable[LaneLoad], lanes_of_pool: int, pool_turnover: int = 0
+) -> dict[int, int]:
     """Runs each lane may hand over now, by tenant. Lanes that get none are left out.
 
     A lane below its weighted share gets a place even if no slot is free, so that the next one is its own; a lane
     above its share gets what is idle beyond the reserve.
     """
     loads = list(lanes)
-    given = _fill_slots(capacity, loads, lanes_of_pool)
+    slack = max(LEAST_SLACK, int(capacity * SLACK)) + pool_turnover if capacity else 0
+    given = _fill_slots(capacity, loads, lanes_of_pool, slack)
     for load in loads:
         if load.ready:
             beyond = max(0, load.turnover - load.queued)
@@ -61,11 +64,10 @@ def share_out(capacity: int, lanes: Iterable[LaneLoad], lanes_of_pool: int) -> d
     return {tenant: places for tenant, places in given.items() if places > 0}
 
 
-def _fill_slots(capacity: int, loads: list[LaneLoad], lanes_of_pool: int) -> dict[int, int]:
+def _fill_slots(capacity: int, loads: list[LaneLoad], lanes_of_pool: int, slack: int) -> dict[int, int]:
     kept = reserve(capacity, lanes_of_pool)
     shares = entitlements(capacity, loads, kept if len(loads) < lanes_of_pool else 0)
     free = capacity - sum(load.taken for load in loads)
-    slack = max(capacity, LEAST_SLACK) if capacity else 0
     given: dict[int, int] = {}
     hungry = [(_hunger(load, 0), load.tenant_id, load) for load in loads if load.ready and load.most != 0]
     heapq.heapify(hungry)
@@ -94,11 +96,5 @@ def entitlements(capacity: int, loads: Iterable[LaneLoad], kept: int) -> Mapping
 
 
 def _hunger(load: LaneLoad, got: int) -> float:
-    """Lowest first: slot-seconds had and to come, by weight."""
-    return (load.usage + load.taken + got) / load.weight
-
-
-def faded(usage: float, running: int, seconds: float, horizon: float) -> float:
-    """Slot-seconds of the recent past after `seconds` more of so many running."""
-    keep = math.exp(-seconds / horizon)
-    return usage * keep + running * seconds * (1 + keep) / 2
+    """Lowest first: what it had, and a second of what it holds, by weight."""
+    return load.served + (load.taken + got) / load.weight

@@ -1,0 +1,261 @@
+"""Attacks promise 6 and the limits: what may be claimed now, in which order, and why the rest may not."""
+
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+from django.conf import LazySettings
+
+from jobs.models import Job, JobStatus, Pool, Tenant
+from runs.dispatch import Dispatched, PoolMemory, dispatch_pool
+from runs.models import JobGate, Lane, LiveRun, WorkerNode
+from runs.states import LiveState, Trigger
+from tests.factories import TASK, make_job, make_lane, make_pool, make_run, make_tenant, make_worker, now
+
+Session = psycopg.Connection[Any]
+
+
+@pytest.fixture
+def pool(db: None) -> Pool:
+    return make_pool(slug="default")
+
+
+def dispatch(session: Session, pool: Pool, memory: PoolMemory | None = None, **options: Any) -> Dispatched:
+    return dispatch_pool(session, pool.pk, options.pop("at", now()), memory, **options)
+
+
+def make_ready(job: Job, count: int) -> list[LiveRun]:
+    """In rank order."""
+    start = now() - timedelta(seconds=1)
+    return [make_run(job, planned_at=start + timedelta(milliseconds=number)) for number in range(count)]
+
+
+def claim(run: LiveRun, worker: WorkerNode) -> None:
+    LiveRun.objects.filter(pk=run.pk).update(
+        state=LiveState.RUNNING, worker=worker.incarnation, claim_token=uuid4(), claimed_at=now()
+    )
+
+
+def states(job: Job) -> list[str]:
+    return list(LiveRun.objects.filter(job=job).order_by("planned_at").values_list("state", flat=True))
+
+
+def reason(pool: Pool, tenant: Tenant) -> str:
+    return Lane.objects.get(pool=pool, tenant=tenant).reason
+
+
+def test_a_ready_run_is_marked_and_gets_a_permit_for_its_lane(session: Session, pool: Pool) -> None:
+    make_worker(pool)
+    run = make_run(make_job(make_tenant(slug="acme"), pool))
+    done = dispatch(session, pool)
+    run.refresh_from_db()
+    assert run.state == LiveState.QUEUED
+    assert run.queued_at is not None
+    (permit,) = done.permits
+    assert permit.lane == f"{pool.pk}:{run.tenant_id}"
+    assert permit.queue.endswith(".default.acme.v1")
+    assert permit.queue in done.queues
+
+
+def test_permits_carry_the_aged_priority(session: Session, pool: Pool) -> None:
+    make_worker(pool, slots=40)
+    tenant = make_tenant()
+    for priority in (0, 500, 1000):
+        make_run(make_job(tenant, pool, priority=priority))
+    make_run(make_job(tenant, pool, priority=0), planned_at=now() - timedelta(seconds=301))
+    levels = [permit.priority for permit in dispatch(session, pool).permits]
+    assert levels == [9, 9, 4, 0]
+
+
+def test_a_lane_hands_over_in_rank_order(session: Session, pool: Pool) -> None:
+    make_worker(pool, slots=2)
+    tenant = make_tenant()
+    low, high = make_job(tenant, pool, priority=0), make_job(tenant, pool, priority=1000)
+    aged = make_run(low, planned_at=now() - timedelta(seconds=310))
+    fresh = make_ready(high, 3)
+    make_ready(low, 1)
+    dispatch(session, pool)
+    queued = set(LiveRun.objects.filter(state=LiveState.QUEUED).values_list("pk", flat=True))
+    assert queued == {aged.pk, fresh[0].pk}
+
+
+def test_no_more_is_queued_than_there_are_slots(session: Session, pool: Pool) -> None:
+    make_worker(pool, slots=3, foreign_busy=1)
+    job = make_job(pool=pool)
+    make_ready(job, 5)
+    memory = PoolMemory()
+    assert dispatch(session, pool, memory).queued == 2
+    again = dispatch(session, pool, memory)
+    assert (again.queued, again.waiting) == (0, True)
+
+
+def test_a_lane_that_frees_its_slots_quickly_gets_a_wider_window(session: Session, pool: Pool) -> None:
+    make_worker(pool, slots=4)
+    job = make_job(pool=pool)
+    make_ready(job, 200)
+    memory, at, widest = PoolMemory(), now(), 0
+    for step in range(20):
+        done = dispatch(session, pool, memory, at=at + timedelta(milliseconds=50 * step))
+        widest = max(widest, done.queued)
+        LiveRun.objects.filter(state=LiveState.QUEUED).delete()
+    assert widest > 20
+
+
+def test_a_newcomer_is_not_kept_waiting_by_the_long_runs_of_another(session: Session, pool: Pool) -> None:
+    worker = make_worker(pool, slots=8)
+    greedy, newcomer = make_job(pool=pool), make_job(pool=pool)
+    make_lane(greedy), make_lane(newcomer)
+    make_ready(greedy, 20)
+    memory = PoolMemory()
+    assert dispatch(session, pool, memory).queued == 7
+    for run in LiveRun.objects.filter(state=LiveState.QUEUED):
+        claim(run, worker)
+    make_run(newcomer)
+    dispatch(session, pool, memory)
+    assert states(newcomer) == [LiveState.QUEUED]
+
+
+def test_a_pool_without_live_workers_says_so_on_the_lane(session: Session, pool: Pool) -> None:
+    job = make_job(pool=pool)
+    make_run(job)
+    make_worker(pool, state="draining")
+    make_worker(pool, last_beat_at=now() - timedelta(seconds=31))
+    assert dispatch(session, pool).queued == 0
+    assert reason(pool, job.tenant) == "no live worker"
+    make_worker(pool)
+    assert dispatch(session, pool).queued == 1
+    assert reason(pool, job.tenant) == ""
+
+
+def test_a_paused_pool_holds_its_lanes_and_touches_no_run(session: Session, pool: Pool) -> None:
+    make_worker(pool)
+    job = make_job(pool=pool)
+    make_run(job)
+    Pool.objects.filter(pk=pool.pk).update(paused_at=now())
+    dispatch(session, pool)
+    assert states(job) == [LiveState.READY]
+    assert reason(pool, job.tenant) == "paused"
+
+
+def test_a_broker_that_is_away_is_a_notice_and_no_stop(session: Session, pool: Pool) -> None:
+    make_worker(pool)
+    job = make_job(pool=pool)
+    make_run(job)
+    assert dispatch(session, pool, notice="broker").queued == 1
+    assert reason(pool, job.tenant) == "broker"
+
+
+def test_a_tenants_limit_counts_queued_and_running(session: Session, pool: Pool) -> None:
+    worker = make_worker(pool, slots=20)
+    tenant = make_tenant(max_running=3)
+    job = make_job(tenant, pool)
+    make_run(job, LiveState.RUNNING, worker=worker)
+    make_run(job, LiveState.QUEUED)
+    make_ready(job, 4)
+    assert dispatch(session, pool).queued == 1
+    assert reason(pool, tenant) == "quota"
+
+
+def test_a_rate_limit_is_a_bucket_on_the_lane(session: Session, pool: Pool) -> None:
+    make_worker(pool, slots=50)
+    tenant = make_tenant(rate_limit=2.0)
+    job = make_job(tenant, pool)
+    make_ready(job, 10)
+    at = now()
+    assert dispatch(session, pool, at=at).queued == 2
+    assert reason(pool, tenant) == "rate limit"
+    # Another dispatcher without any memory reads the same bucket.
+    assert dispatch(session, pool, at=at + timedelta(seconds=0.1)).queued == 0
+    assert dispatch(session, pool, at=at + timedelta(seconds=0.6)).queued == 1
+    assert dispatch(session, pool, at=at + timedelta(seconds=20)).queued == 2
+
+
+class TestOwnReasons:
+    """What may not go for a reason of its own steps aside, so that it does not block its lane."""
+
+    def test_beyond_a_jobs_limit_runs_are_blocked_and_others_go(self, session: Session, pool: Pool) -> None:
+        worker = make_worker(pool, slots=20)
+        tenant = make_tenant()
+        limited, free = make_job(tenant, pool, max_concurrency=2), make_job(tenant, pool)
+        make_run(limited, LiveState.RUNNING, worker=worker)
+        make_ready(limited, 3)
+        make_run(free)
+        done = dispatch(session, pool)
+        assert (done.queued, done.blocked) == (2, 2)
+        assert sorted(states(limited)) == ["blocked", "blocked", "queued", "running"]
+        blocked = LiveRun.objects.filter(state=LiveState.BLOCKED)
+        assert {run.reason for run in blocked} == {"concurrency"}
+
+    def test_a_limit_that_is_gone_holds_nobody(self, session: Session, pool: Pool) -> None:
+        make_worker(pool)
+        job = make_job(pool=pool, max_concurrency=1)
+        make_ready(job, 2)
+        JobGate.objects.all().delete()
+        assert dispatch(session, pool).queued == 2
+
+    def test_planned_runs_of_a_paused_job_wait_and_manual_ones_go(self, session: Session, pool: Pool) -> None:
+        make_worker(pool)
+        job = make_job(pool=pool, status=JobStatus.PAUSED)
+        planned = make_run(job)
+        manual = make_run(job, trigger=Trigger.MANUAL)
+        dispatch(session, pool)
+        planned.refresh_from_db(), manual.refresh_from_db()
+        assert (planned.state, planned.reason) == (LiveState.BLOCKED, "paused")
+        assert manual.state == LiveState.QUEUED
+
+    def test_a_target_no_living_worker_knows_waits_aside(self, session: Session, pool: Pool) -> None:
+        make_worker(pool)
+        unknown = make_run(make_job(pool=pool, spec={"target_key": "nobody.knows"}))
+        known = make_run(make_job(pool=pool, spec={"target_key": TASK}))
+        dispatch(session, pool)
+        unknown.refresh_from_db(), known.refresh_from_db()
+        assert (unknown.state, unknown.reason) == (LiveState.BLOCKED, "no worker knows the target")
+        assert known.state == LiveState.QUEUED
+
+    def test_a_worker_that_comes_brings_its_targets(self, session: Session, pool: Pool) -> None:
+        make_worker(pool)
+        memory = PoolMemory()
+        dispatch(session, pool, memory)
+        make_worker(pool, known_targets=["somebody.knows"])
+        run = make_run(make_job(pool=pool, spec={"target_key": "somebody.knows"}))
+        dispatch(session, pool, memory)
+        run.refresh_from_db()
+        assert run.state == LiveState.QUEUED
+
+
+class TestQueues:
+    def test_above_the_ceiling_small_tenants_share_class_queues(
+        self, session: Session, pool: Pool, settings: LazySettings
+    ) -> None:
+        settings.DEDICATED_QUEUES = 2
+        make_worker(pool, slots=20)
+        for _ in range(4):
+            make_run(make_job(pool=pool))
+        dispatch(session, pool)
+        queues = list(Lane.objects.order_by("tenant_id").values_list("queue", flat=True))
+        assert [".class." in queue for queue in queues] == [False, False, True, True]
+
+    def test_a_teams_own_pool_has_dedicated_queues_only(
+        self, session: Session, settings: LazySettings
+    ) -> None:
+        settings.DEDICATED_QUEUES = 1
+        own = make_pool(shared=False)
+        make_worker(own)
+        for _ in range(3):
+            make_run(make_job(pool=own))
+        dispatch(session, own)
+        assert not Lane.objects.filter(queue__contains=".class.").exists()
+
+
+def test_another_pools_runs_are_left_alone(session: Session, pool: Pool) -> None:
+    make_worker(pool)
+    other = make_job()
+    make_run(other)
+    dispatch(session, pool)
+    assert states(other) == [LiveState.READY]
+
+
+def test_a_pool_that_was_removed_is_no_error(session: Session) -> None:
+    assert dispatch_pool(session, 0, now()).queued == 0

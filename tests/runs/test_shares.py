@@ -1,0 +1,111 @@
+"""Attacks promise 6: a lane below its weighted share gets the next free slot of its pool."""
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from runs.shares import LaneLoad, reserve, share_out
+
+
+def test_one_lane_alone_in_its_pool_may_use_every_slot() -> None:
+    assert share_out(8, [LaneLoad(1)], lanes_of_pool=1) == {1: 8}
+
+
+def test_while_other_lanes_are_idle_a_slot_is_kept_for_them() -> None:
+    assert share_out(8, [LaneLoad(1)], lanes_of_pool=2) == {1: 7}
+
+
+def test_a_newcomer_takes_the_slot_that_was_kept_and_the_next_ones_to_be_free() -> None:
+    busy = LaneLoad(1, running=7)
+    assert share_out(8, [busy, LaneLoad(2)], lanes_of_pool=2) == {2: 3}
+
+
+def test_a_lane_above_its_share_gets_nothing_while_slots_are_short() -> None:
+    busy = LaneLoad(1, running=6)
+    assert 1 not in share_out(8, [busy, LaneLoad(2, running=1)], lanes_of_pool=2)
+
+
+def test_idle_slots_beyond_the_reserve_go_to_whoever_has_work() -> None:
+    busy, content = LaneLoad(1, running=12), LaneLoad(2, running=1, ready=False)
+    assert share_out(20, [busy, content], lanes_of_pool=2) == {1: 5}
+
+
+def test_weights_divide_the_slots() -> None:
+    lanes = [LaneLoad(1, weight=3), LaneLoad(2, weight=1)]
+    given = share_out(40, lanes, lanes_of_pool=2)
+    assert (given[1], given[2]) == (30, 10)
+
+
+def test_without_slots_nothing_is_handed_over() -> None:
+    assert share_out(0, [LaneLoad(1), LaneLoad(2)], lanes_of_pool=2) == {}
+
+
+def test_the_limit_of_a_lane_leaves_its_places_to_others() -> None:
+    given = share_out(8, [LaneLoad(1, most=1), LaneLoad(2)], lanes_of_pool=2)
+    assert (given[1], given[2]) == (1, 6)
+    assert share_out(8, [LaneLoad(1, most=0)], lanes_of_pool=1) == {}
+
+
+def test_what_a_lane_frees_quickly_is_queued_beyond_the_slots() -> None:
+    assert share_out(8, [LaneLoad(1, running=8, turnover=50)], lanes_of_pool=1) == {1: 50}
+    assert share_out(8, [LaneLoad(1, running=8, queued=50, turnover=50)], lanes_of_pool=1) == {}
+
+
+def test_long_runs_leave_nothing_queued_beyond_the_slots() -> None:
+    assert share_out(8, [LaneLoad(1, running=8)], lanes_of_pool=1) == {}
+
+
+def test_the_limit_holds_for_turnover_too() -> None:
+    assert share_out(8, [LaneLoad(1, running=8, turnover=50, most=3)], lanes_of_pool=1) == {1: 3}
+
+
+def test_a_small_pool_keeps_no_reserve() -> None:
+    assert [reserve(slots, 2) for slots in (1, 3, 4, 8, 40)] == [0, 0, 1, 1, 4]
+    assert reserve(40, 1) == 0
+
+
+def test_many_lanes_queue_no_more_than_a_window_beyond_the_slots() -> None:
+    given = share_out(8, [LaneLoad(tenant) for tenant in range(10_000)], lanes_of_pool=10_000)
+    assert sum(given.values()) == 8 + 2
+
+
+def test_of_more_lanes_than_slots_those_go_first_that_had_less() -> None:
+    lanes = [LaneLoad(tenant, served=0.0 if tenant < 6 else 50.0) for tenant in range(100)]
+    assert share_out(4, lanes, lanes_of_pool=100) == dict.fromkeys(range(6), 1)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_slot_seconds_follow_the_weights_when_lanes_outnumber_slots(seed: int) -> None:
+    """A small simulation: 30 lanes with endless work, weights 1 to 10, runs of 1 to 5 s, 8 slots."""
+    chance = Random(seed)
+    weights = {tenant: 1 + tenant % 10 for tenant in range(30)}
+    running: list[tuple[float, int]] = []
+    queued: list[int] = []
+    served = dict.fromkeys(weights, 0.0)
+    had: Counter[int] = Counter()
+    clock, step = 0.0, 0.1
+    while clock < 3000:
+        running = [entry for entry in running if entry[0] > clock]
+        count, waiting = Counter(tenant for _, tenant in running), Counter(queued)
+        lanes = [
+            LaneLoad(t, weight=w, running=count[t], queued=waiting[t], served=served[t])
+            for t, w in weights.items()
+        ]
+        for tenant, places in share_out(8, lanes, lanes_of_pool=30).items():
+            queued += [tenant] * places
+        while queued and len(running) < 8:
+            running.append((clock + chance.uniform(1, 5), queued.pop(0)))
+        for tenant in weights:
+            held = sum(1 for _, owner in running if owner == tenant)
+            served[tenant] += held * step / weights[tenant]
+            had[tenant] += held
+        clock += step
+    total, heavy = sum(had.values()), sum(weights.values())
+    for tenant, weight in weights.items():
+        assert had[tenant] / total == pytest.approx(weight / heavy, rel=0.15), tenant
+
+
+def test_what_the_whole_pool_frees_quickly_widens_the_window_of_many_lanes() -> None:
+    lanes = [LaneLoad(tenant) for tenant in range(1000)]
+    assert sum(share_out(8, lanes, lanes_of_pool=1000, pool_turnover=100).values()) == 8 + 2 + 100
