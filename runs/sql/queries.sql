@@ -243,30 +243,6 @@ WITH picked AS MATERIALIZED (
 UPDATE beatkeeper_live_run live SET state = 'blocked', reason = picked.reason
 FROM picked WHERE live.id = picked.id;
 
--- name: cancel_live_runs
--- What nobody has claimed ends now; what runs is asked to stop and ends with its report (R16).
-WITH locked AS MATERIALIZED (
-    SELECT id, state, attempt, started_at FROM beatkeeper_live_run
-    WHERE id = ANY (%(ids)s::uuid[])
-    ORDER BY id FOR UPDATE
-), ended AS (
-    DELETE FROM beatkeeper_live_run live USING locked
-    WHERE live.id = locked.id AND locked.state <> 'running'
-), asked AS (
-    UPDATE beatkeeper_live_run live
-    SET cancel_requested_at = clock_timestamp(), cancel_reason = %(reason)s
-    FROM locked
-    WHERE live.id = locked.id AND locked.state = 'running' AND live.cancel_requested_at IS NULL
-), finished AS (
-    UPDATE beatkeeper_run run
-    SET state = 'cancelled', ended_from = locked.state, reason = %(reason)s, attempts = locked.attempt,
-        started_at = locked.started_at, finished_at = clock_timestamp(), error_class = 'cancelled'
-    FROM locked
-    WHERE run.id = locked.id AND locked.state <> 'running'
-      AND run.id = ANY (%(ids)s::uuid[]) AND run.id >= %(first)s AND run.id <= %(last)s
-)
-SELECT id, state <> 'running' FROM locked;
-
 -- name: promote_delayed
 -- delayed -> ready when the wait is over.
 WITH woken AS MATERIALIZED (
@@ -341,7 +317,8 @@ WHERE live.id = ANY (%(ids)s::uuid[]) AND live.state = 'running';
 -- Ends attempts nobody works on. claim_seq stays, so that a report that comes after all changes nothing (R1);
 -- a run that somebody wants cancelled is cancelled (R16).
 WITH mine AS MATERIALIZED (
-    SELECT live.*, new.attempt_id, new.delay,
+    SELECT live.*, new.attempt_id, clock_timestamp() AS lost_at,
+           clock_timestamp() + make_interval(secs => new.delay) AS goes_on_at,
            CASE WHEN live.cancel_requested_at IS NOT NULL THEN 'cancelled' ELSE new.next_state END AS next_state
     FROM beatkeeper_live_run live
     JOIN unnest(%(ids)s::uuid[], %(seqs)s::int[], %(attempt_ids)s::uuid[], %(states)s::text[], %(delays)s::float8[])
@@ -354,10 +331,8 @@ WITH mine AS MATERIALIZED (
 ), went_on AS (
     UPDATE beatkeeper_live_run live
     SET state = 'delayed', reason = 'worker lost', losses = live.losses + 1,
-        available_at = clock_timestamp() + make_interval(secs => mine.delay),
-        rank = live.rank + (1000 * extract(epoch FROM
-            clock_timestamp() + make_interval(secs => mine.delay) - live.available_at))::bigint,
-        wake_at = clock_timestamp() + make_interval(secs => mine.delay),
+        available_at = mine.goes_on_at, wake_at = mine.goes_on_at,
+        rank = live.rank + (1000 * extract(epoch FROM mine.goes_on_at - live.available_at))::bigint,
         worker = NULL, claim_token = NULL, claimed_at = NULL, queued_at = NULL
     FROM mine WHERE live.id = mine.id AND mine.next_state = 'delayed'
 ), noted AS (
@@ -365,14 +340,14 @@ WITH mine AS MATERIALIZED (
         (id, run_id, tenant_id, number, claim_seq, worker, worker_name, started_at, finished_at, outcome, next_state,
          error_class, error_line)
     SELECT mine.attempt_id, mine.id, mine.tenant_id, mine.attempt, mine.claim_seq, mine.worker,
-           coalesce(node.name, ''), mine.claimed_at, clock_timestamp(),
+           coalesce(node.name, ''), mine.claimed_at, mine.lost_at,
            CASE WHEN mine.next_state = 'cancelled' THEN 'cancelled' ELSE 'lost' END, mine.next_state,
            'worker_lost', %(line)s
     FROM mine LEFT JOIN beatkeeper_worker_node node ON node.incarnation = mine.worker
 ), finished AS (
     UPDATE beatkeeper_run run
     SET state = mine.next_state, ended_from = 'running', attempts = mine.attempt, started_at = mine.started_at,
-        finished_at = clock_timestamp(),
+        finished_at = mine.lost_at,
         reason = CASE WHEN mine.next_state = 'cancelled' THEN mine.cancel_reason ELSE %(line)s END,
         error_class = CASE WHEN mine.next_state = 'cancelled' THEN 'cancelled' ELSE 'worker_lost' END,
         error_line = %(line)s

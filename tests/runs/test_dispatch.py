@@ -106,7 +106,8 @@ def test_a_lane_that_frees_its_slots_quickly_gets_a_wider_window(session: Sessio
 def test_a_newcomer_is_not_kept_waiting_by_the_long_runs_of_another(session: Session, pool: Pool) -> None:
     worker = make_worker(pool, slots=8)
     greedy, newcomer = make_job(pool=pool), make_job(pool=pool)
-    make_lane(greedy), make_lane(newcomer)
+    make_lane(greedy)
+    make_lane(newcomer)
     make_ready(greedy, 20)
     memory = PoolMemory()
     assert dispatch(session, pool, memory).queued == 7
@@ -201,7 +202,8 @@ class TestOwnReasons:
         planned = make_run(job)
         manual = make_run(job, trigger=Trigger.MANUAL)
         dispatch(session, pool)
-        planned.refresh_from_db(), manual.refresh_from_db()
+        planned.refresh_from_db()
+        manual.refresh_from_db()
         assert (planned.state, planned.reason) == (LiveState.BLOCKED, "paused")
         assert manual.state == LiveState.QUEUED
 
@@ -210,7 +212,8 @@ class TestOwnReasons:
         unknown = make_run(make_job(pool=pool, spec={"target_key": "nobody.knows"}))
         known = make_run(make_job(pool=pool, spec={"target_key": TASK}))
         dispatch(session, pool)
-        unknown.refresh_from_db(), known.refresh_from_db()
+        unknown.refresh_from_db()
+        known.refresh_from_db()
         assert (unknown.state, unknown.reason) == (LiveState.BLOCKED, "no worker knows the target")
         assert known.state == LiveState.QUEUED
 

@@ -1,0 +1,86 @@
+"""Each write of a state is guarded: what somebody else moved first stays as it is."""
+
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from runs.models import LiveRun, Run
+from runs.states import LiveState
+from runs.transitions import (
+    LostAttempt,
+    lose_attempts,
+    mark_blocked,
+    mark_queued,
+    promote_delayed,
+)
+from tests.factories import make_job, make_run, make_worker, now
+
+Session = psycopg.Connection[Any]
+
+
+def test_only_ready_runs_are_marked_queued(session: Session) -> None:
+    job = make_job()
+    ready, delayed = make_run(job), make_run(job, LiveState.DELAYED)
+    assert [run.id for run in mark_queued(session, [ready.pk, delayed.pk])] == [ready.pk]
+    assert mark_queued(session, [ready.pk]) == []
+    assert mark_queued(session, []) == []
+
+
+def test_only_ready_runs_are_blocked(session: Session) -> None:
+    job = make_job()
+    ready, queued = make_run(job), make_run(job, LiveState.QUEUED)
+    assert mark_blocked(session, {ready.pk: "paused", queued.pk: "paused"}) == 1
+    assert mark_blocked(session, {}) == 0
+    ready.refresh_from_db()
+    assert (ready.state, ready.reason) == (LiveState.BLOCKED, "paused")
+
+
+def test_only_delayed_runs_are_woken(session: Session) -> None:
+    job = make_job()
+    overdue = now() - timedelta(seconds=1)
+    running = make_run(job, LiveState.RUNNING, worker=make_worker(job.pool), wake_at=overdue)
+    make_run(job, LiveState.DELAYED, wake_at=overdue)
+    assert promote_delayed(session, now(), 10) == 1
+    running.refresh_from_db()
+    assert running.state == LiveState.RUNNING
+
+
+@pytest.mark.parametrize("verdict", ["delayed", "dead"])
+def test_a_claim_that_is_another_by_now_is_not_lost(session: Session, verdict: str) -> None:
+    job = make_job()
+    run = make_run(job, LiveState.RUNNING, worker=make_worker(job.pool), claim_seq=3)
+    assert lose_attempts(session, [LostAttempt(run.pk, 2, verdict, 0.0)], "lost") == {}
+    run.refresh_from_db()
+    assert run.state == LiveState.RUNNING
+    assert Run.objects.get(pk=run.pk).state is None
+
+
+def test_several_claims_are_lost_by_one_statement(session: Session) -> None:
+    job = make_job()
+    worker = make_worker(job.pool)
+    start = now()
+    runs = [
+        make_run(job, LiveState.RUNNING, worker=worker, planned_at=start - timedelta(days=days))
+        for days in range(3)
+    ]
+    lost = [LostAttempt(run.pk, 1, "dead" if i else "delayed", 5.0) for i, run in enumerate(runs)]
+    assert lose_attempts(session, lost, "lost") == {
+        runs[0].pk: "delayed",
+        runs[1].pk: "dead",
+        runs[2].pk: "dead",
+    }
+    assert list(LiveRun.objects.values_list("pk", flat=True)) == [runs[0].pk]
+    assert Run.objects.filter(state="dead", reason="lost").count() == 2
+
+
+def test_a_lost_run_keeps_its_place_by_when_it_may_go_again(session: Session) -> None:
+    job = make_job(priority=800)
+    run = make_run(job, LiveState.RUNNING, worker=make_worker(job.pool))
+    before = run.rank
+    lose_attempts(session, [LostAttempt(run.pk, 1, "delayed", 60.0)], "lost")
+    run.refresh_from_db()
+    assert run.wake_at == run.available_at
+    assert run.rank == pytest.approx(int(run.available_at.timestamp() * 1000) - 800 * 300, abs=2)
+    assert run.rank - before > 59_000
