@@ -105,7 +105,7 @@ def pretty(value: Any) -> SafeString | str:
     if not value:
         return "–"
     text = json.dumps(value, indent=2, ensure_ascii=False)
-    return format_html('<pre class="font-mono text-xs whitespace-pre-wrap break-all">{}</pre>', text)
+    return format_html('<pre class="bk-code">{}</pre>', text)
 
 
 admin.site.register(AuditEntry, AuditEntryAdmin)

@@ -61,6 +61,7 @@ from jobs.staff import (
     own_tenants,
     page_of,
     telling,
+    together,
 )
 
 FIRINGS_SHOWN = 5
@@ -187,8 +188,8 @@ class JobAdmin(TenantAdmin):
         ]
 
     @admin.display(description="name", ordering="name")
-    def shown_name(self, job: Job) -> str:
-        return job.name
+    def shown_name(self, job: Job) -> SafeString:
+        return together(job.name)
 
     @admin.display(description="status", ordering="status")
     def shown_status(self, job: Job) -> SafeString:

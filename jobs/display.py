@@ -32,8 +32,7 @@ def moment(instant: datetime | None, now: datetime | None = None) -> SafeString 
     shown = instant.astimezone(timezone.utc)
     form = "%-d %b %H:%M:%S" if abs(now - shown) < timedelta(days=180) else "%-d %b %Y %H:%M"
     return format_html(
-        '<time datetime="{}" title="{} UTC" class="whitespace-nowrap">{}'
-        ' <span class="text-base-400 dark:text-base-500">{}</span></time>',
+        '<time datetime="{}" title="{} UTC" class="bk-nowrap">{} <span class="bk-dim">{}</span></time>',
         shown.isoformat(),
         shown.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3],
         shown.strftime(form),

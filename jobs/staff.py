@@ -17,6 +17,7 @@ from unfold.contrib.filters.admin import AutocompleteSelectFilter
 from unfold.decorators import action
 from unfold.enums import ActionVariant
 from unfold.forms import BaseDialogForm
+from unfold.views import ChangeList
 from unfold.widgets import UnfoldAdminTextInputWidget
 
 from jobs.models import Membership, Role, Tenant
@@ -61,6 +62,14 @@ def may_act(request: HttpRequest, tenant_id: int | None, needed: Role) -> bool:
     return tenant_id in allowed if tenant_id is not None else bool(allowed)
 
 
+class UncountedList(ChangeList):  # type: ignore[misc]
+    """The heading of a list says nothing of how many rows there are without its filters: nobody counted."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        self.full_result_count = self.result_count
+
+
 class TenantAdmin(Admin):
     """Rows of one's own tenants. `tenant_path` leads from a row to its tenant; `needed` is the role that changes it."""
 
@@ -77,6 +86,9 @@ class TenantAdmin(Admin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         rows = super().get_queryset(request)
         return rows if is_superuser(request) else self.visible(rows, request)
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> Any:
+        return UncountedList
 
     def visible(self, rows: QuerySet[Any], request: HttpRequest) -> QuerySet[Any]:
         return rows.filter(**{f"{self.tenant_path}__in": own_tenants(request)})
@@ -210,12 +222,19 @@ def list_of(model: type[Model], **query: Any) -> str:
 
 
 def link(url: str, text: object) -> SafeString:
-    return format_html('<a href="{}" class="text-primary-600 dark:text-primary-500">{}</a>', url, text)
+    return format_html(
+        '<a href="{}" class="bk-nowrap text-primary-600 dark:text-primary-500">{}</a>', url, text
+    )
 
 
 def label(text: str, colour: str = QUIET) -> SafeString:
     return mark_safe(render_to_string("unfold/helpers/label.html", {"text": text, "type": colour}).strip())  # noqa: S308
 
 
+def together(text: object) -> SafeString:
+    """On one line."""
+    return format_html('<span class="bk-nowrap">{}</span>', text)
+
+
 def fixed_width(text: str) -> SafeString:
-    return format_html('<pre class="font-mono text-xs whitespace-pre-wrap break-all">{}</pre>', text)
+    return format_html('<pre class="bk-code">{}</pre>', text)

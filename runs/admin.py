@@ -33,11 +33,12 @@ from jobs.staff import (
     own_tenants,
     page_of,
     telling,
+    together,
 )
 from runs import services
 from runs.job_admin import JobWithRuns
 from runs.models import Attempt, JobGate, Lane, LiveRun, MissedSpan, NodeState, Run, WorkerNode
-from runs.run_lists import NewestFirst, State, Window, as_uuid, search
+from runs.run_lists import NewestFirst, State, Window, as_uuid, chips, search
 from runs.run_page import (
     attempt_rows,
     lasted,
@@ -83,6 +84,7 @@ class RunAdmin(LookOnly):
     actions_detail = ["cancel", "retry"]
     actions_row = ["cancel", "retry"]
     actions = None
+    list_before_template = "runs/chips.html"
     change_form_outer_before_template = "runs/run_page.html"
     fieldsets = (
         (
@@ -119,6 +121,9 @@ class RunAdmin(LookOnly):
             raise Http404
         text = log_as_text(run, asked_attempt(request))
         return HttpResponse(text, content_type="text/plain; charset=utf-8")
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
+        return super().changelist_view(request, {**(extra_context or {}), "chips": chips(request)})
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
@@ -175,8 +180,8 @@ class RunAdmin(LookOnly):
         return live.attempt if live else run.attempts
 
     @admin.display(description="took")
-    def duration(self, run: Run) -> str:
-        return lasted(run)
+    def duration(self, run: Run) -> SafeString:
+        return together(lasted(run))
 
     @admin.display(description="error or reason")
     def said(self, run: Run) -> str:
@@ -340,8 +345,8 @@ class AttemptAdmin(LookOnly):
         return link(page_of(Run(pk=attempt.run_id)), str(attempt.run_id)[-12:])
 
     @admin.display(description="took")
-    def lasted(self, attempt: Attempt) -> str:
-        return took(attempt.started_at, attempt.finished_at)
+    def lasted(self, attempt: Attempt) -> SafeString:
+        return together(took(attempt.started_at, attempt.finished_at))
 
     @admin.display(description="error")
     def said(self, attempt: Attempt) -> str:
@@ -479,3 +484,4 @@ for model, model_admin in (
     (WorkerNode, WorkerNodeAdmin),
 ):
     admin.site.register(model, model_admin)
+admin.site.index_template = "runs/dashboard.html"

@@ -41,7 +41,7 @@ def make_demo(credentials_file: Path, public_url: str) -> list[str]:
 
 
 def specs(public_url: str, now: datetime) -> list[dict[str, Any]]:
-    soon = as_text(now + timedelta(seconds=15))
+    soon = as_text(now.replace(microsecond=0) + timedelta(seconds=15))
     return [
         {
             "name": "hello-every-5-seconds",

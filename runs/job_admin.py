@@ -11,12 +11,11 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
 from psycopg.rows import dict_row
-from unfold.views import ChangeList
 
 from jobs.admin import JobAdmin
 from jobs.display import NOTHING
 from jobs.models import Job, JobStatus
-from jobs.staff import button, found_or_missing, go_to, link, list_of, page_of, telling
+from jobs.staff import UncountedList, button, found_or_missing, go_to, link, list_of, page_of, telling
 from runs import services
 from runs.models import LiveRun, MissedSpan, Run
 from runs.run_lists import WINDOWS, NewestFirst, window_of
@@ -37,7 +36,7 @@ def latest_runs(jobs: Sequence[UUID], window: str = HOT) -> dict[UUID, dict[str,
         return {row["job_id"]: row for row in cursor.fetchall()}
 
 
-class JobsWithOutcomes(ChangeList):  # type: ignore[misc]
+class JobsWithOutcomes(UncountedList):
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
         self.result_list: list[Any] = list(self.result_list)

@@ -96,6 +96,26 @@ def every_state() -> Iterator[LiveState | FinalState]:
     yield from FinalState
 
 
+def chips(request: HttpRequest) -> list[list[dict[str, Any]]]:
+    """The two filters that everybody wants, one click away and always to be seen."""
+    windows = [(name, text) for name, (text, _) in WINDOWS.items()]
+    states = [("", "all states"), ("unfinished", "unfinished"), ("running", "running")]
+    states += [(state.value, state.value) for state in FinalState]
+    return [chip_row(request, "window", windows, DEFAULT_WINDOW), chip_row(request, "state", states, "")]
+
+
+def chip_row(
+    request: HttpRequest, name: str, choices: list[tuple[str, str]], default: str
+) -> list[dict[str, Any]]:
+    chosen, row = request.GET.get(name, default), []
+    for value, text in choices:
+        query = request.GET.copy()
+        query.pop("p", None)
+        query[name] = value
+        row.append({"text": text, "url": f"?{query.urlencode()}", "on": value == chosen})
+    return row
+
+
 def search(queryset: QuerySet[Any], jobs: QuerySet[Job], text: str, *, id_field: str = "pk") -> QuerySet[Any]:
     """By the id of a run, or by the name of its job."""
     if identity := as_uuid(text):

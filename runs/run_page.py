@@ -146,9 +146,9 @@ def shown_line(line: Line) -> dict[str, str]:
 
 def tone(stream: str, level: str) -> str:
     if level in ("ERROR", "CRITICAL") or stream == "stderr":
-        return "text-red-600 dark:text-red-400"
+        return "bk-error"
     if level == "WARNING":
-        return "text-orange-600 dark:text-orange-400"
+        return "bk-warning"
     return ""
 
 

@@ -120,7 +120,17 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "SWAGGER_UI_SETTINGS": {"deepLinking": True, "persistAuthorization": True, "docExpansion": "list"},
 }
-UNFOLD = {"SITE_TITLE": "Beatkeeper", "SITE_HEADER": "Beatkeeper", "SITE_SYMBOL": "schedule"}
+UNFOLD = {
+    "SITE_TITLE": "Beatkeeper",
+    "SITE_HEADER": "Beatkeeper",
+    "SITE_SYMBOL": "schedule",
+    "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": "scheduler_project.dashboard.favicon"}],
+    "STYLES": ["scheduler_project.dashboard.stylesheet"],
+    "SHOW_HISTORY": False,
+    "SHOW_VIEW_ON_SITE": False,
+    "DASHBOARD_CALLBACK": "scheduler_project.dashboard.dashboard",
+    "SIDEBAR": {"navigation": "scheduler_project.dashboard.navigation"},
+}
 
 # Times that decide who may work on a run. Tests shorten them; they keep their order.
 LEASE_SECONDS = env.seconds("BEATKEEPER_LEASE_SECONDS", 30, 2, 3600)
