@@ -1,10 +1,11 @@
-"""The scheduler's writes of a state; the worker's are in scheduler_project/sdk/ledger.sql, people's in requests.py.
+"""Every write of a state that the platform makes; the worker's own are in scheduler_project/sdk/ledger.sql.
 
 Each is one guarded statement. A row that does not come back was moved by somebody else first, which is a normal
 answer. Callers that need gates lock them before; rows are locked by id, and those of others are left alone.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
@@ -33,6 +34,22 @@ def mark_blocked(connection: Connection, reasons: Mapping[UUID, str]) -> int:
     if not reasons:
         return 0
     return change(connection, "mark_blocked", {"ids": list(reasons), "reasons": list(reasons.values())})
+
+
+@dataclass(frozen=True)
+class Cancelled:
+    ended: list[UUID]
+    # Running: the worker is told with its next heartbeat, and the report ends the run.
+    asked: list[UUID]
+
+
+def cancel_live_runs(connection: Connection, ids: Sequence[UUID], reason: str) -> Cancelled:
+    """Of these runs those that are unfinished. An id in neither list had ended before."""
+    if not ids:
+        return Cancelled([], [])
+    values = {"ids": list(ids), "reason": reason, "first": min(ids), "last": max(ids)}
+    found = rows(connection, "cancel_live_runs", values)
+    return Cancelled([run for run, ended in found if ended], [run for run, ended in found if not ended])
 
 
 def promote_delayed(connection: Connection, now: datetime, most: int) -> int:

@@ -243,6 +243,30 @@ WITH picked AS MATERIALIZED (
 UPDATE beatkeeper_live_run live SET state = 'blocked', reason = picked.reason
 FROM picked WHERE live.id = picked.id;
 
+-- name: cancel_live_runs
+-- What nobody has claimed ends now; what runs is asked to stop and ends with its report (R16).
+WITH locked AS MATERIALIZED (
+    SELECT id, state, attempt, started_at FROM beatkeeper_live_run
+    WHERE id = ANY (%(ids)s::uuid[])
+    ORDER BY id FOR UPDATE
+), ended AS (
+    DELETE FROM beatkeeper_live_run live USING locked
+    WHERE live.id = locked.id AND locked.state <> 'running'
+), asked AS (
+    UPDATE beatkeeper_live_run live
+    SET cancel_requested_at = clock_timestamp(), cancel_reason = %(reason)s
+    FROM locked
+    WHERE live.id = locked.id AND locked.state = 'running' AND live.cancel_requested_at IS NULL
+), finished AS (
+    UPDATE beatkeeper_run run
+    SET state = 'cancelled', ended_from = locked.state, reason = %(reason)s, attempts = locked.attempt,
+        started_at = locked.started_at, finished_at = clock_timestamp(), error_class = 'cancelled'
+    FROM locked
+    WHERE run.id = locked.id AND locked.state <> 'running'
+      AND run.id = ANY (%(ids)s::uuid[]) AND run.id >= %(first)s AND run.id <= %(last)s
+)
+SELECT id, state <> 'running' FROM locked;
+
 -- name: promote_delayed
 -- delayed -> ready when the wait is over.
 WITH woken AS MATERIALIZED (

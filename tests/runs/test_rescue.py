@@ -10,7 +10,7 @@ from django.conf import LazySettings
 
 from jobs.models import Job, JobStatus
 from runs.models import Attempt, JobGate, LiveRun, NodeState, Run, WorkerNode
-from runs.rescue import MASS_LOSS, RescueMemory, Rescued, rescue_once
+from runs.rescue import MASS_LOSS, Rescued, RescueMemory, rescue_once
 from runs.states import LiveState
 from tests.factories import make_job, make_pool, make_run, make_worker, now
 

@@ -10,12 +10,13 @@ from runs.models import LiveRun, Run
 from runs.states import LiveState
 from runs.transitions import (
     LostAttempt,
+    cancel_live_runs,
     lose_attempts,
     mark_blocked,
     mark_queued,
     promote_delayed,
 )
-from tests.factories import make_job, make_run, make_worker, now
+from tests.factories import make_finished_run, make_job, make_run, make_worker, now
 
 Session = psycopg.Connection[Any]
 
@@ -84,3 +85,31 @@ def test_a_lost_run_keeps_its_place_by_when_it_may_go_again(session: Session) ->
     assert run.wake_at == run.available_at
     assert run.rank == pytest.approx(int(run.available_at.timestamp() * 1000) - 800 * 300, abs=2)
     assert run.rank - before > 59_000
+
+
+@pytest.mark.parametrize(
+    "state",
+    [LiveState.READY, LiveState.QUEUED, LiveState.DELAYED, LiveState.BLOCKED, LiveState.WAITING_CALLBACK],
+)
+def test_what_no_worker_has_is_cancelled_at_once(session: Session, state: str) -> None:
+    run = make_run(make_job(), state)
+    done = cancel_live_runs(session, [run.pk], "not wanted")
+    assert (done.ended, done.asked) == ([run.pk], [])
+    ended = Run.objects.get(pk=run.pk)
+    assert (ended.state, ended.ended_from, ended.reason) == ("cancelled", state, "not wanted")
+    assert not LiveRun.objects.filter(pk=run.pk).exists()
+
+
+def test_what_runs_is_asked_to_stop_once(session: Session) -> None:
+    job = make_job()
+    run = make_run(job, LiveState.RUNNING, worker=make_worker(job.pool))
+    assert cancel_live_runs(session, [run.pk], "first").asked == [run.pk]
+    cancel_live_runs(session, [run.pk], "second")
+    run.refresh_from_db()
+    assert run.cancel_requested_at is not None
+    assert (run.state, run.cancel_reason) == (LiveState.RUNNING, "first")
+
+
+def test_what_has_ended_is_not_cancelled(session: Session) -> None:
+    done = cancel_live_runs(session, [make_finished_run(make_job()).pk], "too late")
+    assert (done.ended, done.asked) == ([], [])
