@@ -225,26 +225,25 @@ class Standalone:
         say(f"login: {who['admin_user']} {who['admin_password']}")
         say(f"api: {api}")
         say(f"key: {who['api_key']}")
-        header = f"-H 'Authorization: Bearer {who['api_key']}'"
-        job = self._first(f"{api}/jobs", who["api_key"]) or "JOB_ID"
+        header, run = f"-H 'Authorization: Bearer {who['api_key']}'", self._first_run(api, who["api_key"])
         say(f"curl -s {header} {api}/jobs")
-        say(f"curl -s -X POST {header} {api}/jobs/{job}/run")
-        end = time.monotonic() + FIRST_RUN_SECONDS
-        while (
-            not (run := self._first(f"{api}/runs?state=succeeded", who["api_key"])) and time.monotonic() < end
-        ):
-            self._keep_alive()
-            self._pause(0.25)
-        say(f"curl -s {header} {api}/runs/{run or 'RUN_ID'}/log")
+        say(f"curl -s -X POST {header} {api}/jobs/{run.get('job', 'JOB_ID')}/run")
+        say(f"curl -s {header} {api}/runs/{run.get('id', 'RUN_ID')}/log")
         say(f"Everything is kept in {self.folder}; Ctrl-C stops it.")
 
-    def _first(self, url: str, key: str) -> str:
-        """The id of the first of a list; empty when there is none."""
-        try:
-            found: list[dict[str, Any]] = self._get(url, key).json()["results"]
-        except (httpx.HTTPError, ValueError, KeyError):
-            return ""
-        return str(found[0]["id"]) if found else ""
+    def _first_run(self, api: str, key: str) -> dict[str, Any]:
+        """A run that can be looked at; nothing when none has succeeded in a while."""
+        end = time.monotonic() + FIRST_RUN_SECONDS
+        while time.monotonic() < end:
+            self._keep_alive()
+            try:
+                found: list[dict[str, Any]] = self._get(f"{api}/runs?state=succeeded", key).json()["results"]
+            except (httpx.HTTPError, ValueError, KeyError):
+                found = []
+            if found:
+                return found[-1]
+            self._pause(0.25)
+        return {}
 
     def _watch(self) -> None:
         while True:
