@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import traceback
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ CANCELLED = "cancelled"
 ERROR_CLASSES = (TRANSIENT, PERMANENT, USER, TIMEOUT, WORKER_LOST, CANCELLED)
 
 LINE_LENGTH = 500
+HERE = os.path.dirname(__file__) + os.sep
 
 
 class PermanentError(Exception):
@@ -155,8 +157,9 @@ def type_name(exception: BaseException) -> str:
 
 
 def first_line(text: str) -> str:
-    # PostgreSQL refuses NUL in text, and the message may hold anything.
-    lines = text.replace("\x00", "").strip().splitlines()
+    # A message may hold anything; PostgreSQL takes neither NUL nor half a character.
+    text = text.replace("\x00", "").encode("utf-8", "backslashreplace").decode()
+    lines = text.strip().splitlines()
     line = lines[0].strip() if lines else ""
     return line if len(line) <= LINE_LENGTH else line[: LINE_LENGTH - 1] + "…"
 
@@ -166,7 +169,7 @@ def fingerprint(exception: BaseException) -> str:
     frames = [
         f"{_module_path(frame.filename)}:{frame.name}"
         for frame in traceback.extract_tb(exception.__traceback__)
-        if "/celery/" not in frame.filename and "/sdk/" not in frame.filename
+        if "/celery/" not in frame.filename and not frame.filename.startswith(HERE)
     ]
     return _digest([type_name(exception), without_numbers(first_line(str(exception))), *frames[-10:]])
 

@@ -1,0 +1,297 @@
+"""Beatkeeper inside `celery worker`, with a real broker: permits, the host's own tasks, and every way to end."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.conf import settings
+from kombu import Connection, Producer, Queue
+
+from tests.private_rabbitmq import PrivateRabbitMQ
+from tests.processes import Processes, RealProcess
+from tests.sdk.fake_ledger import FakeLedger
+from tests.sdk.stage import Stage, gone, kill, stop, wake
+from tests.waiting import wait_until
+
+LANE = "1:2"
+
+
+class CeleryStage(Stage):
+    def __init__(self, processes: Processes, folder: Path, broker: str) -> None:
+        super().__init__(processes, folder)
+        self.broker = broker
+        suffix = uuid4().hex[:8]
+        self.lane_queue = f"{settings.QUEUE_PREFIX}.lane-{suffix}"
+        self.host_queue = f"{settings.QUEUE_PREFIX}.host-{suffix}"
+        self.ledger = FakeLedger(str(folder / "ledger"), self.lane_queue)
+        self.ledger.change(no_work_named=True)
+        self.connection = Connection(broker)
+        self.channel: Any = self.connection.channel()
+        self.queue: Any = Queue(self.lane_queue, durable=True, queue_arguments={"x-max-priority": 9})(self.channel)
+        self.queue.queue_declare()
+
+    def worker(self, slots: int = 2, *arguments: str, pool: str = "prefork", **changes: str) -> RealProcess:
+        worker = self.processes.python(
+            *("celery", "-A", "tests.sample_tasks", "worker", "-Q", self.host_queue, "-l", "INFO"),
+            *("-P", pool, "-c", str(slots), "-n", f"{uuid4().hex[:8]}@host", *arguments),
+            env=self.environment(SAMPLE_BROKER_URL=self.broker, **changes),
+        )
+        wait_until(
+            lambda: self.consumers() > 0 or not worker.is_alive(), 30, f"a consumer; {worker.text()[-2000:]}"
+        )
+        assert worker.is_alive(), worker.text()
+        return worker
+
+    def permit(self, **headers: Any) -> None:
+        identity = str(uuid4())
+        Producer(self.channel).publish(
+            [[], {}, {"callbacks": None, "errbacks": None, "chain": None, "chord": None}],
+            routing_key=self.lane_queue,
+            serializer="json",
+            correlation_id=identity,
+            headers={"task": "beatkeeper.run", "id": identity, "beatkeeper_lane": LANE, **headers},
+        )
+
+    def send(self, task: str, *args: Any) -> None:
+        from tests.sample_tasks import app
+
+        with app.connection_for_write(self.broker) as connection:
+            app.send_task(task, args, queue=self.host_queue, connection=connection)
+
+    def consumers(self) -> int:
+        return int(self.queue.queue_declare(passive=True).consumer_count)
+
+    def messages(self) -> int:
+        return int(self.queue.queue_declare(passive=True).message_count)
+
+    def add_permitted_run(self, task: str = "tests.succeeds", *args: Any, **options: Any) -> Any:
+        run = self.ledger.add_run(task, *args, **options)
+        self.permit()
+        return run
+
+    def close(self) -> None:
+        channel: Any = self.connection.channel()
+        for name in (self.lane_queue, self.host_queue):
+            channel.queue_delete(name)
+        self.connection.release()
+
+
+@pytest.fixture
+def stage(processes: Processes, tmp_path: Path, broker_url: str) -> Iterator[CeleryStage]:
+    stage = CeleryStage(processes, tmp_path, broker_url)
+    yield stage
+    processes.stop_all()
+    stage.close()
+
+
+def test_a_permit_starts_a_run(stage: CeleryStage) -> None:
+    stage.worker()
+    run = stage.add_permitted_run("tests.succeeds", 7)
+    assert stage.wait_for_end(run)["result"] == 7
+    assert stage.messages() == 0
+
+
+def test_solo_works_too(stage: CeleryStage) -> None:
+    stage.worker(1, pool="solo")
+    runs = [stage.add_permitted_run("tests.succeeds", number) for number in range(3)]
+    assert [stage.wait_for_end(run)["result"] for run in runs] == [0, 1, 2]
+
+
+def test_other_pools_are_refused_in_a_sentence(stage: CeleryStage) -> None:
+    worker = stage.processes.python(
+        *("celery", "-A", "tests.sample_tasks", "worker", "-P", "threads", "-Q", stage.host_queue),
+        env=stage.environment(SAMPLE_BROKER_URL=stage.broker),
+    )
+    worker.wait_for_output("use prefork or solo")
+    assert stage.ledger.workers() == {}
+
+
+def test_many_permits_make_each_run_once(stage: CeleryStage) -> None:
+    stage.worker(2)
+    runs = [stage.add_permitted_run("tests.succeeds", number) for number in range(80)]
+    for run in runs:
+        stage.wait_for_end(run)
+    assert sorted(entry["run"] for entry in stage.events("succeeds")) == sorted(map(str, runs))
+
+
+def test_stray_and_broken_messages_do_no_harm(stage: CeleryStage) -> None:
+    worker = stage.worker()
+    stage.permit()
+    stage.permit(beatkeeper_lane="nonsense")
+    Producer(stage.channel).publish(b"junk", routing_key=stage.lane_queue, content_type="text/plain")
+    Producer(stage.channel).publish(
+        b"{",
+        routing_key=stage.lane_queue,
+        headers={"task": "beatkeeper.run"},
+        content_type="application/json",
+    )
+    stage.wait_for_end(stage.add_permitted_run())
+    wait_until(lambda: stage.messages() == 0, 5, "an empty queue")
+    assert worker.is_alive()
+
+
+def test_the_hosts_own_tasks_run_beside_and_are_seen(stage: CeleryStage) -> None:
+    stage.worker(2)
+    stage.send("tests.sleeps", 30)
+    wait_until(lambda: foreign(stage) == 1, 10, "one slot for the host's task")
+    stage.wait_for_end(stage.add_permitted_run())
+
+
+def test_the_hosts_task_is_not_fenced(stage: CeleryStage) -> None:
+    stage.worker(2)
+    stage.send("tests.sleeps", 7)
+    wait_until(lambda: stage.events("sleeps"), 10, "the host's task")
+    ours = stage.add_permitted_run("tests.sleeps", 60)
+    body = stage.wait_for_event("sleeps", ours)["pid"]
+    stage.ledger.away.touch()
+    wait_until(lambda: gone(body), 10, "the end of our body")
+    wait_until(lambda: stage.events("slept"), 10, "the end of the host's task")
+    assert stage.events("slept")[0]["run"] != str(ours)
+
+
+def test_a_permit_without_a_free_slot_is_acked_soon(stage: CeleryStage) -> None:
+    stage.worker(1)
+    long = stage.add_permitted_run("tests.sleeps", 60)
+    stage.wait_for_event("sleeps", long)
+    stage.permit()
+    stage.permit()
+    # The long run's own permit is acked late: it may stay. The others may not.
+    wait_until(lambda: unacked(stage) <= 1, 10, "acked permits")
+
+
+def test_a_killed_child_is_told_and_the_worker_goes_on(stage: CeleryStage) -> None:
+    worker = stage.worker(1)
+    run = stage.add_permitted_run("tests.hangs", timeout=0.5, retry={"max_attempts": 1})
+    assert stage.wait_for_end(run)["error_class"] == "timeout"
+    assert stage.wait_for_end(stage.add_permitted_run())["next"] == "succeeded"
+    assert worker.is_alive()
+
+
+def test_a_lane_that_comes_later_is_consumed(stage: CeleryStage) -> None:
+    stage.queue.delete()
+    worker = stage.processes.python(
+        *("celery", "-A", "tests.sample_tasks", "worker", "-Q", stage.host_queue, "-l", "INFO", "-c", "1"),
+        env=stage.environment(SAMPLE_BROKER_URL=stage.broker),
+    )
+    worker.wait_for_output("Permits: connected")
+    stage.queue.queue_declare()
+    wait_until(lambda: stage.consumers() == 1, 20, "a consumer of the new queue")
+    stage.wait_for_end(stage.add_permitted_run())
+
+
+def test_a_deleted_queue_ends_no_worker(stage: CeleryStage) -> None:
+    worker = stage.worker(1)
+    stage.queue.delete()
+    stage.channel = stage.connection.channel()
+    stage.queue = Queue(stage.lane_queue, durable=True, queue_arguments={"x-max-priority": 9})(stage.channel)
+    stage.queue.queue_declare()
+    wait_until(lambda: stage.consumers() == 1, 20, "a consumer again")
+    stage.wait_for_end(stage.add_permitted_run())
+    assert worker.is_alive()
+
+
+def test_work_without_permits_is_fetched(stage: CeleryStage) -> None:
+    stage.worker(1)
+    run = stage.ledger.add_run("tests.succeeds", 3)
+    stage.ledger.change(no_work_named=False)
+    assert stage.wait_for_end(run, timeout=30)["result"] == 3
+
+
+def test_while_the_broker_is_away_runs_are_fetched(
+    processes: Processes, tmp_path: Path, private_rabbitmq: PrivateRabbitMQ
+) -> None:
+    stage = CeleryStage(processes, tmp_path, private_rabbitmq.url)
+    worker = stage.worker(1)
+    stage.wait_for_end(stage.add_permitted_run())
+    private_rabbitmq.stop()
+    stage.ledger.change(no_work_named=False)
+    stage.wait_for_end(stage.ledger.add_run("tests.succeeds"), timeout=30)
+    stage.ledger.change(no_work_named=True)
+    private_rabbitmq.start()
+    assert worker.is_alive()
+    wait_until(lambda: back_again(stage), 60, "a consumer after the broker came back")
+    stage.wait_for_end(stage.add_permitted_run())
+
+
+def back_again(stage: CeleryStage) -> bool:
+    try:
+        stage.connection = Connection(stage.broker, connect_timeout=2)
+        stage.channel = stage.connection.channel()
+        stage.queue = Queue(stage.lane_queue, no_declare=True)(stage.channel)
+        return stage.consumers() > 0
+    except Exception:
+        return False
+
+
+def test_warm_shutdown_finishes_and_leaves(stage: CeleryStage) -> None:
+    worker = stage.worker(1)
+    run = stage.add_permitted_run("tests.sleeps", 1.0)
+    stage.wait_for_event("sleeps", run)
+    worker.send(signal.SIGTERM)
+    assert worker.wait() == 0
+    assert stage.wait_for_end(run)["next"] == "succeeded"
+    [state] = stage.ledger.workers().values()
+    assert state["left"]
+
+
+def test_warm_shutdown_gives_back_what_is_too_long(stage: CeleryStage) -> None:
+    worker = stage.worker(1, BEATKEEPER_DRAIN_SECONDS="0.5")
+    run = stage.add_permitted_run("tests.sleeps", 60)
+    body = stage.wait_for_event("sleeps", run)["pid"]
+    worker.send(signal.SIGTERM)
+    worker.wait(20)
+    assert stage.wait_for_end(run)["kind"] == "given_back"
+    assert gone(body)
+
+
+def test_a_killed_worker_is_told(stage: CeleryStage) -> None:
+    worker = stage.worker(2)
+    run = stage.add_permitted_run("", kind="sleeping_group")
+    body = stage.wait_for_event("group", run)["body"]
+    kill(worker.pid)
+    assert stage.wait_for_end(run)["error_class"] == "worker_lost"
+    assert gone(body)
+
+
+def test_a_stopped_worker_loses_its_run_and_begins_anew(stage: CeleryStage) -> None:
+    worker = stage.worker(1)
+    run = stage.add_permitted_run("tests.sleeps", 60)
+    body = stage.wait_for_event("sleeps", run)["pid"]
+    stop(worker.pid)
+    wait_until(lambda: gone(body), 10, "the end of the body")
+    wake(worker.pid)
+    wait_until(lambda: len(stage.ledger.workers()) == 2, 10, "a new incarnation")
+
+
+def test_an_idle_worker_costs_next_to_nothing(stage: CeleryStage) -> None:
+    from tests.sdk.test_killed import cpu_seconds
+
+    worker = stage.worker(2, BEATKEEPER_BEAT_SECONDS="1")
+    before, since = cpu_seconds(worker.pid), time.monotonic()
+    wait_until(lambda: time.monotonic() - since > 3, 10, "three idle seconds")
+    assert (cpu_seconds(worker.pid) - before) / 3 < 0.06
+
+
+def test_the_guard_imports_no_celery() -> None:
+    code = "import sys, scheduler_project.sdk.guard; sys.exit('celery' in sys.modules or 'django' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def foreign(stage: CeleryStage) -> int:
+    return max((int(state.get("foreign", 0)) for state in stage.ledger.workers().values()), default=0)
+
+
+def unacked(stage: CeleryStage) -> int:
+    listed = subprocess.run(
+        ["rabbitmqctl", "-q", "list_queues", "name", "messages_unacknowledged"],
+        capture_output=True,
+        text=True,
+    )
+    counts = dict(line.split("\t") for line in listed.stdout.splitlines() if "\t" in line)
+    return int(counts.get(stage.lane_queue, 0))
