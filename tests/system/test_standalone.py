@@ -9,18 +9,20 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
 import httpx
 import pytest
+from django.conf import settings
 
 from tests.ports import free_port
 from tests.processes import Processes, RealProcess
 from tests.waiting import wait_until
 
-NOTHING_SET = dict.fromkeys(
+NOTHING_SET: dict[str, str | None] = dict.fromkeys(
     ("SECRET_KEY", "DATABASE_URL", "CELERY_BROKER_URL", "DJANGO_SETTINGS_MODULE", "BEATKEEPER_QUEUE_PREFIX")
 )
 LAST_LINE = "Ctrl-C stops it."
@@ -29,13 +31,15 @@ LAST_LINE = "Ctrl-C stops it."
 class Product:
     """One copy of everything, and what it printed."""
 
-    def __init__(self, processes: Processes, state: Path, port: int = 0) -> None:
+    def __init__(
+        self, processes: Processes, state: Path, port: int = 0, env: dict[str, str | None] = NOTHING_SET
+    ) -> None:
         self.port = port or free_port()
         self.state = state
         self.supervisor: RealProcess = processes.start(
             *(sys.executable, "manage.py", "standalone"),
             *("--port", str(self.port), "--state-dir", str(state)),
-            env=NOTHING_SET,
+            env=env,
             name="standalone",
         )
 
@@ -47,9 +51,25 @@ class Product:
         assert found, f"no line begins with {word}: in\n{self.supervisor.text()}"
         return found[1]
 
-    def ask(self, path: str) -> Any:
+    def request(self, path: str, method: str = "GET", body: Any = None) -> httpx.Response:
         headers = {"Authorization": f"Bearer {self.printed('key')}"}
-        return get(self.printed("api") + path, headers).raise_for_status().json()
+        answer = call(method, self.printed("api") + path, headers=headers, json=body)
+        assert answer.is_success, answer.text
+        return answer
+
+    def ask(self, path: str, method: str = "GET", body: Any = None) -> Any:
+        return self.request(path, method, body).json()
+
+    def job(self, name: str) -> str:
+        """Its id."""
+        return str(next(job["id"] for job in self.ask("/jobs")["results"] if job["name"] == name))
+
+    def run_in(self, state: str, job: str, timeout: float = 60) -> Any:
+        """The first run of the job that reached the state."""
+        runs = wait_until(
+            lambda: self.ask(f"/runs?job={job}&state={state}")["results"], timeout, f"a run that is {state}"
+        )
+        return runs[-1]
 
     def family(self) -> dict[int, str]:
         """Every process below the supervisor, whatever session it made for itself."""
@@ -64,8 +84,8 @@ class Product:
                 return members
             members |= more
 
-    def pid_of(self, words: str) -> int:
-        return min(pid for pid, command in self.family().items() if words in command)
+    def pids_of(self, words: str) -> list[int]:
+        return sorted(pid for pid, command in self.family().items() if words in command)
 
 
 def living(pids: list[int]) -> list[int]:
@@ -97,7 +117,7 @@ def test_everything_it_prints_is_true(product: Product) -> None:
     assert product.printed("admin") == f"http://127.0.0.1:{product.port}/admin/"
     assert product.printed("api") == f"http://127.0.0.1:{product.port}/api/v1"
     assert product.ask("/jobs")["results"]
-    assert "Password" in get(product.printed("admin")).text
+    assert "Password" in call("GET", product.printed("admin")).text
     curl_lines = [line for line in product.supervisor.text().splitlines() if line.startswith("curl ")]
     assert len(curl_lines) == 3
     for line in curl_lines:
@@ -107,12 +127,51 @@ def test_everything_it_prints_is_true(product: Product) -> None:
     assert [path.stat().st_mode & 0o777 for path in secrets] == [0o600, 0o600]
 
 
+def test_the_demo_does_what_it_says(product: Product) -> None:
+    failing = product.ask(f"/jobs/{product.job('fails-and-retries')}/run", "POST")
+    soon = (datetime.now(UTC) + timedelta(seconds=2)).isoformat(timespec="milliseconds")
+    target = {"kind": "command", "argv": ["echo", "once"]}
+    once = product.ask("/jobs", "POST", {"name": "once", "target": target, "schedule": {"at": soon}})
+
+    hello = product.run_in("succeeded", product.job("hello-every-5-seconds"))
+    assert "Hello, Beatkeeper" in product.request(f"/runs/{hello['id']}/log").text
+
+    long_one = product.run_in("running", product.job("long-one-to-cancel"))
+    (body,) = wait_until(lambda: product.pids_of("of 120; sleep 5"), what="the process of the long one")
+    product.ask(f"/runs/{long_one['id']}/cancel", "POST")
+    product.run_in("cancelled", product.job("long-one-to-cancel"))
+    assert living([body]) == []
+
+    assert product.run_in("succeeded", once["id"])["planned_at"]
+    assert len(product.ask(f"/runs?job={once['id']}")["results"]) == 1
+    wait_until(lambda: product.ask(f"/runs/{failing['id']}")["state"] == "dead", 60, "the end of its retries")
+    assert len(product.ask(f"/runs/{failing['id']}/attempts")["results"]) == 3
+
+
+def test_with_servers_of_their_own_it_starts_none(
+    processes: Processes, state: Path, private_database_url: str, broker_url: str
+) -> None:
+    env = NOTHING_SET | {
+        "DATABASE_URL": private_database_url,
+        "CELERY_BROKER_URL": broker_url,
+        "BEATKEEPER_QUEUE_PREFIX": settings.QUEUE_PREFIX,
+    }
+    product = Product(processes, state, env=env)
+    product.wait_started()
+    product.run_in("succeeded", product.job("hello-every-5-seconds"))
+    assert product.pids_of("celery -A scheduler_project worker")
+    assert not (state / "postgresql").exists()
+    family = list(product.family())
+    assert product.supervisor.terminate(90) == 0
+    assert living(family) == []
+
+
 def test_a_child_that_is_killed_is_started_again(product: Product) -> None:
-    before = product.pid_of("gunicorn")
+    before = product.pids_of("gunicorn")[0]
     os.kill(before, signal.SIGKILL)
     product.supervisor.wait_for_output("api was killed by SIGKILL; starting it again in 1 s")
     wait_until(lambda: answers_health(product.port), what="the API after its death")
-    assert product.pid_of("gunicorn") != before
+    assert before not in product.pids_of("gunicorn")
     os.kill(postgres_pid(product), signal.SIGKILL)
     product.supervisor.wait_for_output("PostgreSQL ended; starting it again")
     wait_until(lambda: job_count(product), what="the database after its death")
@@ -204,15 +263,15 @@ def test_a_database_that_does_not_answer_is_refused_without_its_password(
     assert "Traceback" not in product.text()
 
 
-def get(url: str, headers: dict[str, str] | None = None) -> httpx.Response:
+def call(method: str, url: str, **details: Any) -> httpx.Response:
     """Past any proxy of the machine: the address is our own."""
     with httpx.Client(trust_env=False, follow_redirects=True, timeout=10) as client:
-        return client.get(url, headers=headers)
+        return client.request(method, url, **details)
 
 
 def answers_health(port: int) -> bool:
     try:
-        return get(f"http://127.0.0.1:{port}/healthz").status_code == 200
+        return call("GET", f"http://127.0.0.1:{port}/healthz").status_code == 200
     except httpx.HTTPError:
         return False
 
@@ -220,7 +279,7 @@ def answers_health(port: int) -> bool:
 def job_count(product: Product) -> int:
     try:
         return len(product.ask("/jobs")["results"])
-    except httpx.HTTPError:
+    except (httpx.HTTPError, AssertionError):
         return 0
 
 
