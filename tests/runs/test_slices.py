@@ -1,0 +1,118 @@
+"""Slices are shared out fairly, and whoever is stopped, hung or cut off loses its own within seconds (R8)."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import psycopg
+import pytest
+
+from runs.slices import (
+    JOBS,
+    POOLS,
+    LockSession,
+    LostLocks,
+    SliceSet,
+    TransactionPooler,
+    connect,
+    refuse_transaction_pooler,
+)
+from tests.concurrency.staging import dsn, meanwhile
+from tests.waiting import wait_until
+
+Open = Callable[..., LockSession]
+
+
+@pytest.fixture
+def open_session(db: None) -> Iterator[Open]:
+    with ExitStack() as sessions:
+        yield lambda seconds=30.0: sessions.enter_context(LockSession(dsn(), "test", seconds))
+
+
+def settle(*sets: SliceSet) -> list[int]:
+    """As their loops do it: each looks around a few times."""
+    for _ in range(3):
+        for one in sets:
+            one.balance()
+    return [len(one.held) for one in sets]
+
+
+def test_one_scheduler_holds_every_slice(open_session: Open) -> None:
+    assert settle(SliceSet(open_session(), JOBS, range(64))) == [64]
+
+
+def test_schedulers_that_come_later_get_their_fair_share(open_session: Open) -> None:
+    first = SliceSet(open_session(), JOBS, range(64))
+    assert settle(first) == [64]
+    second = SliceSet(open_session(), JOBS, range(64))
+    assert settle(first, second) == [32, 32]
+    third = SliceSet(open_session(), JOBS, range(64))
+    assert sorted(settle(first, second, third)) == [20, 22, 22]
+    assert first.held | second.held | third.held == set(range(64))
+    assert not first.held & second.held
+
+
+def test_slices_of_a_scheduler_that_ended_are_taken_over(open_session: Open) -> None:
+    first, second = (SliceSet(open_session(), JOBS, range(64)) for _ in range(2))
+    settle(first, second)
+    first.session.close()
+    wait_until(lambda: settle(second) == [64], 5, "the locks of a closed session")
+
+
+def test_an_idle_session_loses_its_slices(open_session: Open) -> None:
+    """A scheduler stopped by SIGSTOP looks like this to PostgreSQL."""
+    stopped = SliceSet(open_session(seconds=0.5), JOBS, range(64))
+    settle(stopped)
+    living = SliceSet(open_session(), JOBS, range(64))
+    wait_until(lambda: settle(living) == [64], 5, "the slices of a stopped scheduler")
+    with pytest.raises(psycopg.OperationalError):
+        stopped.balance()
+
+
+def test_kinds_do_not_mix(open_session: Open) -> None:
+    jobs, pools = SliceSet(open_session(), JOBS, [1, 2]), SliceSet(open_session(), POOLS, [1, 2])
+    assert settle(jobs, pools) == [2, 2]
+
+
+def test_a_pool_that_was_removed_is_given_back(open_session: Open) -> None:
+    pools = SliceSet(open_session(), POOLS, [1, 2, 3])
+    settle(pools)
+    pools.universe = {2, 4}
+    settle(pools)
+    assert pools.held == {2, 4}
+
+
+def test_fewer_slices_than_schedulers_leave_some_empty_handed(open_session: Open) -> None:
+    sets = [SliceSet(open_session(), POOLS, [7]) for _ in range(3)]
+    assert sorted(settle(*sets)) == [0, 0, 1]
+
+
+def test_a_slice_that_is_not_held_cannot_be_given_back(open_session: Open) -> None:
+    with pytest.raises(LostLocks):
+        open_session().unlock(JOBS, 1)
+
+
+def test_a_wait_for_a_mute_server_can_be_cut_off(open_session: Open) -> None:
+    session = open_session()
+
+    def wait_for_ever() -> None:
+        session.connection.execute("SELECT pg_sleep(30)")
+
+    with meanwhile(wait_for_ever) as waiting:
+        wait_until(waiting.running, what="the thread")
+        session.cut()
+        with pytest.raises(psycopg.OperationalError):
+            waiting.result(timeout=5)
+
+
+def test_no_statement_and_no_lock_is_waited_for_longer_than_seconds(db: None) -> None:
+    with connect(dsn(), "test", 0.2) as connection, pytest.raises(psycopg.errors.QueryCanceled):
+        connection.execute("SELECT pg_sleep(30)")
+
+
+def test_a_direct_connection_is_accepted(db: None) -> None:
+    refuse_transaction_pooler(dsn())
+
+
+def test_a_transaction_pooler_is_refused(pooled_database_url: str) -> None:
+    with pytest.raises(TransactionPooler):
+        refuse_transaction_pooler(pooled_database_url)
