@@ -4,7 +4,7 @@ import re
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-MASK = "•••"
+MASK = "***"
 WORDS = (
     "auth|authorization|bearer|cookie|credential|credentials|dsn|key|apikey|passphrase|passwd|password|pwd|"
     "secret|secrets|session|signature|token|tokens"

@@ -1,0 +1,162 @@
+"""Entries tell who did what; secrets never reach them."""
+
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import AnonymousUser
+from django.db import transaction
+from django.http import HttpRequest, HttpResponse
+from django.test import RequestFactory
+from pytest_django import Settings
+
+from auditlog.actions import Action
+from auditlog.context import acting_as, current_actor
+from auditlog.middleware import AuditContextMiddleware
+from auditlog.models import ActorKind, AuditEntry
+from auditlog.record import RecordedOutsideTransaction, record
+from auditlog.redaction import MASK, is_secret, redact
+from tests.factories import make_tenant, make_user, post_job
+
+
+@pytest.mark.django_db
+def test_an_entry_names_actor_object_and_tenant() -> None:
+    tenant = make_tenant()
+    with acting_as(ActorKind.WORKER, "pool payments"):
+        entry = record(Action.TENANT_EDITED, tenant, tenant_id=tenant.pk, after={"a": 1}, reason="because")
+    entry.refresh_from_db()
+    assert (entry.actor_kind, entry.actor, entry.action) == ("worker", "pool payments", "tenant.edited")
+    assert (entry.object_type, entry.object_id, entry.tenant_id) == ("tenant", str(tenant.pk), tenant.pk)
+    assert (entry.before, entry.after, entry.reason) == (None, {"a": 1}, "because")
+
+
+@pytest.mark.django_db
+def test_only_what_differs_is_kept() -> None:
+    tenant = make_tenant()
+    before, after = {"same": 1, "changed": 1, "gone": 1}, {"same": 1, "changed": 2, "new": 1}
+    entry = record(Action.TENANT_EDITED, tenant, before=before, after=after)
+    assert entry.before == {"changed": 1, "gone": 1} and entry.after == {"changed": 2, "new": 1}
+
+
+@pytest.mark.django_db
+def test_a_changed_secret_still_shows_as_a_change() -> None:
+    entry = record(Action.TENANT_EDITED, make_tenant(), before={"token": "a"}, after={"token": "b"})
+    assert entry.before == {"token": MASK} == entry.after
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_entry_outside_a_transaction_is_refused() -> None:
+    tenant = make_tenant()
+    with pytest.raises(RecordedOutsideTransaction):
+        record(Action.TENANT_EDITED, tenant)
+    assert not AuditEntry.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_entry_goes_with_the_transaction_of_its_change() -> None:
+    tenant = make_tenant()
+    with pytest.raises(RuntimeError), transaction.atomic():
+        record(Action.TENANT_EDITED, tenant)
+        raise RuntimeError
+    assert not AuditEntry.objects.exists()
+
+
+@pytest.mark.django_db
+def test_without_a_request_it_is_the_system() -> None:
+    assert AuditEntry.objects.get(object_id=str(post_job().pk)).actor_kind == ActorKind.SYSTEM
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Authorization",
+        "X-Api-Key",
+        "apiKey",
+        "API_KEY",
+        "password",
+        "DB_PASSWORD",
+        "clientSecret",
+        "token",
+        "Cookie",
+    ],
+)
+def test_names_of_secrets_are_known(name: str) -> None:
+    assert is_secret(name)
+    assert redact({name: "hush"}) == {name: MASK} == redact({name: {"deep": ["hush"]}})
+
+
+@pytest.mark.parametrize(
+    "name", ["monkey", "author", "tokenizer", "keyboard", "X-Request-Id", "passenger", "Accept"]
+)
+def test_harmless_names_are_left_alone(name: str) -> None:
+    assert redact({name: "seen"}) == {name: "seen"}
+
+
+@pytest.mark.parametrize(
+    ("value", "masked"),
+    [
+        ({"env": {"PGPASSWORD_FILE": "x", "LANG": "C"}}, {"env": {"PGPASSWORD_FILE": "x", "LANG": "C"}}),
+        (["curl", "--token", "hush", "-v"], ["curl", "--token", MASK, "-v"]),
+        (["curl", "--token", "-v"], ["curl", "--token", "-v"]),
+        (["run", "--api-key=hush"], ["run", f"--api-key={MASK}"]),
+        (["PASSWORD=hush", "sh"], [f"PASSWORD={MASK}", "sh"]),
+        ("https://user:hush@a.example/x", f"https://{MASK}@a.example/x"),
+        ("https://a.example/x?token=hush&page=2", f"https://a.example/x?token={MASK}&page=2"),
+        ("https://a.example/x?page=2", "https://a.example/x?page=2"),
+        ("http://[bad", "http://[bad"),
+        ({"token": None}, {"token": None}),
+        ({"secret": True}, {"secret": True}),
+        (5, 5),
+    ],
+)
+def test_secrets_are_masked_wherever_they_stand(value: Any, masked: Any) -> None:
+    assert redact(value) == masked
+
+
+def handled(request: HttpRequest, view: Any) -> HttpResponse:
+    return AuditContextMiddleware(view)(request)
+
+
+@pytest.mark.django_db
+def test_a_request_acts_as_its_user() -> None:
+    seen = []
+
+    def view(request: HttpRequest) -> HttpResponse:
+        seen.append(current_actor())
+        return HttpResponse()
+
+    request = RequestFactory().get("/admin/")
+    request.user = make_user(username="ada")
+    handled(request, view)
+    request.user = AnonymousUser()
+    handled(request, view)
+    assert seen == [(ActorKind.USER, "ada"), (ActorKind.SYSTEM, "system")]
+    assert current_actor() == (ActorKind.SYSTEM, "system")
+
+
+@pytest.mark.parametrize(
+    ("proxies", "forwarded", "address"),
+    [
+        (0, "203.0.113.9", "10.0.0.1"),
+        (1, "203.0.113.9", "203.0.113.9"),
+        (1, "forged, 203.0.113.9", "203.0.113.9"),
+        (2, "203.0.113.9, 10.0.0.2", "203.0.113.9"),
+        (2, "203.0.113.9", "203.0.113.9"),
+        (1, "", "10.0.0.1"),
+        (1, "nonsense", None),
+        (1, "2001:db8::1", "2001:db8::1"),
+    ],
+)
+def test_of_forwarded_addresses_only_those_of_our_proxies_count(
+    proxies: int, forwarded: str, address: str | None, settings: Settings
+) -> None:
+    from auditlog.context import current
+
+    settings.TRUSTED_PROXIES = proxies
+    seen = []
+
+    def view(request: HttpRequest) -> HttpResponse:
+        seen.append(current().address)
+        return HttpResponse()
+
+    handled(RequestFactory(REMOTE_ADDR="10.0.0.1", headers={"X-Forwarded-For": forwarded}).get("/"), view)
+    assert seen == [address]

@@ -1,0 +1,106 @@
+"""The words of the code and the guards of the database are the same; each illegal move is really refused."""
+
+import itertools
+
+import pytest
+from django.db import IntegrityError, connection, transaction
+
+from auditlog.actions import Action
+from auditlog.models import ActorKind, AuditEntry
+from jobs.models import JobStatus, Overlap
+from runs.models import LiveRun, Run
+from runs.states import BORN, FINAL_MOVES, LIVE_MOVES, FinalState, LiveState, Trigger
+from tests.factories import make_finished_run, make_run, make_worker, post_job
+
+pytestmark = pytest.mark.django_db
+
+
+def constraint(name: str) -> str:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = %s AND coninhcount = 0",
+            [name],
+        )
+        rows = cursor.fetchall()
+    assert len(rows) == 1, name
+    return str(rows[0][0])
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("job_status_known", JobStatus.values),
+        ("job_version_overlap_known", Overlap.values),
+        ("live_run_state_known", LiveState.values),
+        ("run_final_moves", FinalState.values),
+    ],
+)
+def test_the_database_knows_the_same_words(name: str, words: list[str]) -> None:
+    definition = constraint(name)
+    assert all(f"'{word}'" in definition for word in words)
+
+
+@pytest.mark.parametrize("old", LiveState)
+def test_only_legal_moves_are_possible(old: LiveState) -> None:
+    job = post_job()
+    node = make_worker(job.pool)
+    for new in LiveState:
+        live = make_run(job, old, worker=node)
+        claim = {"worker": node.incarnation, "claim_token": live.pk, "claimed_at": live.planned_at}
+        extra = claim if new == LiveState.RUNNING else {"wake_at": live.planned_at}
+        legal = new == old or new in LIVE_MOVES[old]
+        try:
+            with transaction.atomic():
+                LiveRun.objects.filter(pk=live.pk).update(state=new, **extra)
+        except IntegrityError as refused:
+            assert not legal and "legal moves" in str(refused), (old, new)
+        else:
+            assert legal, (old, new)
+
+
+def test_only_legal_endings_are_possible() -> None:
+    job = post_job()
+    for final, origin in itertools.product(FinalState, [BORN, *LiveState.values]):
+        run = Run.objects.get(pk=make_run(job).pk)
+        LiveRun.objects.filter(pk=run.pk).delete()
+        changes = {"state": final, "ended_from": origin, "finished_at": run.planned_at}
+        try:
+            with transaction.atomic():
+                Run.objects.filter(pk=run.pk).update(**changes)
+        except IntegrityError as refused:
+            assert origin not in FINAL_MOVES[final] and "run_final_moves" in str(refused), (final, origin)
+        else:
+            assert origin in FINAL_MOVES[final], (final, origin)
+
+
+@pytest.mark.parametrize("state", FinalState)
+def test_final_is_final(state: FinalState) -> None:
+    run = make_finished_run(post_job(), state)
+    with pytest.raises(IntegrityError, match="never changes"), transaction.atomic():
+        Run.objects.filter(pk=run.pk).update(reason="rewritten")
+
+
+def test_a_run_does_not_begin_in_the_middle() -> None:
+    live = make_run(post_job(), LiveState.READY)
+    LiveRun.objects.filter(pk=live.pk).delete()
+    live.state = LiveState.QUEUED
+    with pytest.raises(IntegrityError, match="begins as"), transaction.atomic():
+        live.save(force_insert=True)
+
+
+def test_the_fencing_token_is_never_lowered() -> None:
+    live = make_run(post_job(), LiveState.RUNNING)
+    with pytest.raises(IntegrityError, match="never lowered"), transaction.atomic():
+        LiveRun.objects.filter(pk=live.pk).update(claim_seq=0)
+
+
+def test_words_fit_their_columns() -> None:
+    for words, model, field in (
+        (LiveState.values, LiveRun, "state"),
+        (Trigger.values, Run, "trigger"),
+        (FinalState.values, Run, "state"),
+        (Action.values, AuditEntry, "action"),
+        (ActorKind.values, AuditEntry, "actor_kind"),
+    ):
+        longest = getattr(model._meta.get_field(field), "max_length", 0)
+        assert all(len(word) <= longest for word in words)
