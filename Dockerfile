@@ -5,8 +5,9 @@ RUN python -m venv /venv \
     && /venv/bin/pip install --no-cache-dir --no-deps --require-hashes --disable-pip-version-check -r /requirements.lock
 
 FROM python:3.11-slim
-RUN useradd --system --uid 10001 --home-dir /beatkeeper --shell /usr/sbin/nologin beatkeeper \
-    && install -d -o beatkeeper -g beatkeeper /var/lib/beatkeeper /var/lib/beatkeeper/log_store /var/lib/beatkeeper/spool
+RUN groupadd --gid 10001 beatkeeper \
+    && useradd --uid 10001 --gid beatkeeper --home-dir /beatkeeper --shell /usr/sbin/nologin beatkeeper \
+    && install -d -m 0750 -o beatkeeper -g beatkeeper /var/lib/beatkeeper /var/lib/beatkeeper/log_store /var/lib/beatkeeper/spool
 ENV PATH=/venv/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     BEATKEEPER_STATIC_ROOT=/beatkeeper/static_collected \

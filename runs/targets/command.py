@@ -1,7 +1,8 @@
 """Command targets: an argument list in a process group of its own, as another user, with a clean environment.
 
-Nothing of the worker's environment is passed on (it holds passwords). As root the command runs as nobody; where
-that cannot be, it is refused. A worker that is not root runs commands as itself: the docs say who may use that.
+Nothing of the worker's environment is passed on (it holds passwords). As root the command runs as nobody. A
+worker that is not root could only run it as itself, where it may read the worker's memory and environment: that
+is refused, unless BEATKEEPER_COMMANDS_AS_WORKER says that all who may create jobs are trusted with them (R28).
 """
 
 import codecs
@@ -15,6 +16,8 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from shutil import which
 from typing import IO, Any
+
+from django.conf import settings
 
 from scheduler_project.sdk import processes
 from scheduler_project.sdk.outcomes import PERMANENT, TRANSIENT, PermanentError
@@ -95,6 +98,10 @@ def prefix() -> list[str]:
         if not can_change_user():
             raise PermanentError("This worker runs as root and cannot start a command as another user")
         return as_nobody()
+    if not settings.COMMANDS_AS_WORKER:
+        raise PermanentError(
+            "This worker is not root and cannot start a command as another user; see BEATKEEPER_COMMANDS_AS_WORKER"
+        )
     return ["setpriv", "--pdeathsig", "KILL", "--no-new-privs", "--"] if which("setpriv") else []
 
 
