@@ -1,6 +1,7 @@
 """What the database refuses, whoever asks: illegal moves, a second outcome, a lowered fencing token."""
 
 from datetime import datetime, timezone
+from typing import Any
 
 from django.conf import settings
 from django.db import migrations
@@ -48,7 +49,7 @@ ALTER TABLE beatkeeper_run DROP CONSTRAINT run_state_tells_finished;
 """
 
 
-def make_partitions(apps, schema_editor):
+def make_partitions(apps: Any, schema_editor: Any) -> None:
     with schema_editor.connection.cursor() as cursor:
         today = datetime.now(timezone.utc).date()
         day_partitions.ensure(cursor, today, settings.HOT_PERIOD_DAYS, settings.PARTITIONS_AHEAD_DAYS)
