@@ -1,10 +1,16 @@
 """The whole product for a test: its processes end before its database is emptied."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
+from urllib.parse import urlsplit
 
 import pytest
+from django.db import connection
+from pytest_django import DjangoDbBlocker
 
+from tests.private_rabbitmq import PrivateRabbitMQ
 from tests.processes import Processes
 from tests.system.platform import Platform
 
@@ -15,6 +21,48 @@ def platform(database_url: str, broker_url: str, processes: Processes, tmp_path:
     whole = Platform(processes, tmp_path, database_url, broker_url)
     yield whole
     whole.end_everything()
+
+
+@pytest.fixture
+def platform_with_own_broker(
+    database_url: str, private_rabbitmq: PrivateRabbitMQ, processes: Processes, tmp_path: Path
+) -> Iterator[Platform]:
+    """Its RabbitMQ may be stopped and purged."""
+    whole = Platform(processes, tmp_path, database_url, private_rabbitmq.url)
+    yield whole
+    whole.end_everything()
+
+
+@pytest.fixture
+def platform_with_own_database(
+    private_database_url: str,
+    broker_url: str,
+    processes: Processes,
+    tmp_path: Path,
+    django_db_blocker: DjangoDbBlocker,
+) -> Iterator[Platform]:
+    """Its PostgreSQL may be stopped and killed."""
+    with django_db_blocker.unblock(), django_at(private_database_url):
+        whole = Platform(processes, tmp_path, private_database_url, broker_url)
+        yield whole
+        whole.end_everything()
+
+
+@contextmanager
+def django_at(url: str) -> Iterator[None]:
+    """Services called in this process work on the database of the processes we start."""
+    address = urlsplit(url)
+    there = {
+        "HOST": address.hostname,
+        "PORT": str(address.port),
+        "USER": address.username,
+        "NAME": address.path[1:],
+        "PASSWORD": "",
+    }
+    connection.close()
+    with patch.dict(connection.settings_dict, there):
+        yield
+        connection.close()
 
 
 @pytest.fixture

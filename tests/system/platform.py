@@ -7,14 +7,15 @@ and which earlier attempt of its run it met alive. What the database says is onl
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import psycopg
+import pytest
 from django.db import connection
 from psycopg.rows import dict_row
 
@@ -29,6 +30,7 @@ from tests.processes import Processes, RealProcess
 from tests.sample_tasks import journal
 from tests.waiting import wait_until
 
+T = TypeVar("T")
 Row = dict[str, Any]
 
 LEASE, BEAT, MARGIN = 6.0, 1.0, 2.5
@@ -174,9 +176,13 @@ class Platform:
 
     def run_once(self, **spec: Any) -> Job:
         """A job on demand that is asked for once."""
+        return self.run_often(1, **spec)
+
+    def run_often(self, times: int, **spec: Any) -> Job:
         job = self.post(**spec)
         with our_connection():
-            run_now(job)
+            for number in range(times):
+                run_now(job, request=str(number).encode())
         return job
 
     # What came of it.
@@ -188,14 +194,16 @@ class Platform:
     def runs(self, job: Job) -> list[Row]:
         return self.rows("SELECT * FROM beatkeeper_run WHERE job_id = %s ORDER BY id", job.pk)
 
+    def finished(self, job: Job) -> list[Row]:
+        return [run for run in self.runs(job) if run["state"]]
+
     def run_of(self, job: Job, state: str, timeout: float = 30) -> Row:
         """The job's one run, once it is in this final state."""
 
         def ended() -> Row | None:
-            runs = [run for run in self.runs(job) if run["state"]]
-            return runs[0] if runs else None
+            return next(iter(self.finished(job)), None)
 
-        run = wait_until(ended, timeout, f"a run of {job.name} to end; {self.situation()}")
+        run = self.wait(ended, timeout, f"a run of {job.name} to end")
         assert run["state"] == state, f"{run}; {self.situation()}"
         assert len(self.runs(job)) == 1
         return run
@@ -231,10 +239,15 @@ class Platform:
         def started() -> Witness | None:
             return next((seen for seen in self.witnessed() if seen.attempt == number), None)
 
-        return wait_until(started, timeout, f"attempt {number} to start; {self.situation()}")
+        return self.wait(started, timeout, f"attempt {number} to start")
 
-    def times_each_ended(self) -> Counter[str]:
-        return Counter(witness.run for witness in self.witnessed() if witness.ended)
+    def assert_each_ran_once(self, runs: Sequence[Row]) -> None:
+        """By the bodies' own lines: every one of these runs began once and came to its end."""
+        began = Counter(witness.run for witness in self.witnessed())
+        ended = Counter(witness.run for witness in self.witnessed() if witness.ended)
+        wanted = {str(run["id"]): 1 for run in runs}
+        assert {run: began[run] for run in wanted} == wanted
+        assert {run: ended[run] for run in wanted} == wanted
 
     def assert_one_attempt_at_a_time(self) -> None:
         """Promise 4, by the bodies' own lines: none met another alive, and none was seen after the next began."""
@@ -244,6 +257,13 @@ class Platform:
             before = last.get(witness.run)
             assert before is None or before.last_seen_at <= witness.started_at, f"{before} beside {witness}"
             last[witness.run] = witness
+
+    def wait(self, predicate: Callable[[], T | None], timeout: float, what: str) -> T:
+        """wait_until, which on failure tells how things stood."""
+        try:
+            return wait_until(predicate, timeout, what)
+        except pytest.fail.Exception as failed:
+            pytest.fail(f"{failed}; {self.situation()}")
 
     def situation(self) -> str:
         """For the message of a test that waits in vain."""

@@ -1,7 +1,6 @@
 """One job travels the whole way, through real processes."""
 
 from tests.system.platform import Platform
-from tests.waiting import wait_until
 
 
 def test_a_job_every_second_runs_and_keeps_what_it_printed(platform: Platform) -> None:
@@ -12,7 +11,7 @@ def test_a_job_every_second_runs_and_keeps_what_it_printed(platform: Platform) -
     def succeeded() -> bool:
         return [run["state"] for run in platform.runs(job)].count("succeeded") >= 3
 
-    wait_until(succeeded, 40, "three runs")
+    platform.wait(succeeded, 40, "three runs")
     run = platform.runs(job)[0]
     assert "attempt 1" in platform.log_of(run)
     assert platform.outcomes(run) == ["succeeded"]

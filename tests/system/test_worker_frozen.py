@@ -6,7 +6,6 @@ from typing import Any
 
 from jobs.models import Job
 from tests.system.platform import RECOVERY, Platform, Row, Worker, is_dead, send
-from tests.waiting import wait_until
 
 
 def test_a_stopped_parent_has_its_body_killed_before_the_next_attempt(platform: Platform, gate: Path) -> None:
@@ -53,7 +52,7 @@ def what_is_recorded(platform: Platform, job: Job) -> list[Any]:
 
 def assert_it_works_again(platform: Platform, woken: Worker, other: Worker) -> None:
     other.process.terminate()
-    wait_until(lambda: not platform.rows(LIVING, other.name), 20, "the other worker to leave")
+    platform.wait(lambda: not platform.rows(LIVING, other.name), 20, "the other worker to leave")
     run: Row = platform.run_of(platform.run_once(), "succeeded")
     (attempt,) = platform.attempts(run)
     assert attempt["worker_name"] == woken.name

@@ -4,7 +4,6 @@ import signal
 from pathlib import Path
 
 from tests.system.platform import LEASE, RECOVERY, Platform, is_dead, send
-from tests.waiting import wait_until
 
 
 def test_a_run_whose_whole_worker_dies_is_claimed_again_after_the_lease(
@@ -56,7 +55,7 @@ def test_the_guard_tells_at_once_that_the_worker_was_killed_beside_it(platform: 
     run = platform.run_of(job, "succeeded")
     assert platform.outcomes(run) == ["lost", "succeeded"]
     platform.assert_one_attempt_at_a_time()
-    wait_until(lambda: is_dead(guard), 10, "the guard to leave")
+    platform.wait(lambda: is_dead(guard), 10, "the guard to leave")
 
 
 def test_a_pool_of_one_worker_recovers_when_it_is_started_again(platform: Platform, gate: Path) -> None:
@@ -64,10 +63,10 @@ def test_a_pool_of_one_worker_recovers_when_it_is_started_again(platform: Platfo
     platform.scheduler()
     worker = platform.worker(slots=2)
     jobs = [platform.run_once(until=str(gate)) for _ in range(2)]
-    wait_until(lambda: len(platform.witnessed()) == 2, 30, "both runs to start")
+    platform.wait(lambda: len(platform.witnessed()) == 2, 30, "both runs to start")
     worker.kill_whole()
     platform.worker(slots=2)
-    wait_until(lambda: len(platform.witnessed()) == 4, RECOVERY, "both runs to start again")
+    platform.wait(lambda: len(platform.witnessed()) == 4, RECOVERY, "both runs to start again")
     gate.touch()
     for job in jobs:
         assert platform.outcomes(platform.run_of(job, "succeeded")) == ["lost", "succeeded"]
