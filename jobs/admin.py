@@ -250,7 +250,7 @@ class JobAdmin(TenantAdmin):
 
     def has_retire_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
         job = self.get_object(request, str(object_id)) if object_id else None
-        return self.has_change_permission(request, job)
+        return job is not None and self.has_change_permission(request, job)
 
     def do(self, request: HttpRequest, form: Any, object_id: str, service: Any, done: str) -> HttpResponse:
         job = self.get_object(request, object_id)

@@ -39,6 +39,7 @@ from runs import services
 from runs.job_admin import JobWithRuns
 from runs.models import Attempt, JobGate, Lane, LiveRun, MissedSpan, NodeState, Run, WorkerNode
 from runs.run_lists import NewestFirst, State, Window, as_uuid, chips, search
+from runs.run_logs import NoSuchAttempt
 from runs.run_page import (
     attempt_rows,
     lasted,
@@ -53,6 +54,7 @@ from runs.run_page import (
     took,
 )
 from runs.states import LiveState
+from scheduler_project.sdk.log_store import LogMissing
 
 ATTEMPT_HEADINGS = ("Attempt", "Outcome", "Started", "Took", "Worker", "Error", "Then")
 
@@ -81,6 +83,7 @@ class RunAdmin(LookOnly):
     search_help_text = "Search by name of the job or id of the run"
     ordering = ("-id",)
     sortable_by = ()
+    list_select_related = ()
     actions_detail = ["cancel", "retry"]
     actions_row = ["cancel", "retry"]
     actions = None
@@ -119,7 +122,10 @@ class RunAdmin(LookOnly):
         run = self.get_object(request, object_id)
         if run is None:
             raise Http404
-        text = log_as_text(run, asked_attempt(request))
+        try:
+            text = log_as_text(run, asked_attempt(request))
+        except (LogMissing, NoSuchAttempt) as missing:
+            raise Http404 from missing
         return HttpResponse(text, content_type="text/plain; charset=utf-8")
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
@@ -262,6 +268,7 @@ class LiveRunAdmin(LookOnly):
     search_help_text = "Search by name of the job or id of the run"
     ordering = ("-pk",)
     sortable_by = ()
+    list_select_related = ()
     actions = None
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
@@ -320,6 +327,7 @@ class AttemptAdmin(LookOnly):
     list_filter = (Window, ("outcome", ChoicesDropdownFilter), ("tenant", OwnRelated))
     ordering = ("-id",)
     sortable_by = ()
+    list_select_related = ()
     actions = None
     fields = (
         ("shown_run", "number", "claim_seq"),

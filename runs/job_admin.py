@@ -10,7 +10,6 @@ from django.db import connection
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
-from psycopg.rows import dict_row
 
 from jobs.admin import JobAdmin
 from jobs.display import NOTHING
@@ -30,10 +29,10 @@ RUNS_SHOWN = 5
 def latest_runs(jobs: Sequence[UUID], window: str = HOT) -> dict[UUID, dict[str, Any]]:
     """One statement for a page of jobs, bounded to the days it may touch."""
     first, beyond = window_of(window)
-    connection.ensure_connection()
-    with connection.connection.cursor(row_factory=dict_row) as cursor:
+    with connection.cursor() as cursor:
         cursor.execute(SQL["latest_runs"], {"jobs": list(jobs), "first": first, "beyond": beyond})
-        return {row["job_id"]: row for row in cursor.fetchall()}
+        names = [column.name for column in cursor.description]
+        return {row[0]: dict(zip(names, row, strict=True)) for row in cursor.fetchall()}
 
 
 class JobsWithOutcomes(UncountedList):

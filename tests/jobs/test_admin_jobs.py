@@ -1,0 +1,339 @@
+"""Jobs in the admin: the form asks the service, buttons go by POST, everything is audited."""
+
+import json
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.urls import reverse
+
+from auditlog.models import AuditEntry
+from jobs.models import ApiKey, Job, JobStatus, Membership, Pool, Role, Tenant
+from jobs.services import create_job
+from runs.models import Run
+from tests.factories import make_pool, make_tenant
+
+pytestmark = pytest.mark.django_db
+
+HTTP = {
+    "kind": "http",
+    "method": "GET",
+    "url": "https://example.com/a",
+    "headers": {"Authorization": "Bearer xyzzy-4711"},
+}
+
+
+@pytest.fixture
+def staff(client: Client) -> Client:
+    client.force_login(User.objects.create_superuser("olga", password="x"))
+    return client
+
+
+@pytest.fixture
+def tenant() -> Tenant:
+    return make_tenant(slug="payments")
+
+
+@pytest.fixture
+def pool() -> Pool:
+    return make_pool(slug="default")
+
+
+@pytest.fixture
+def job(tenant: Tenant, pool: Pool) -> Job:
+    spec = {"name": "settle", "target": HTTP, "schedule": {"cron": "0 3 * * *", "timezone": "Europe/Berlin"}}
+    return create_job(tenant, spec)
+
+
+def page(name: str, *arguments: Any) -> str:
+    return reverse(f"admin:beatkeeper_jobs_{name}", args=arguments)
+
+
+def filled(pool: Pool, **changes: Any) -> dict[str, Any]:
+    """What a browser sends for the form as it is first shown, with some fields filled in."""
+    fields = {
+        "name": "settle",
+        "description": "",
+        "pool": pool.pk,
+        "priority": "500",
+        "tags": "{}",
+        "target": json.dumps(HTTP),
+        "schedule_kind": "cron",
+        "cron": "0 3 * * *",
+        "timezone": "Europe/Berlin",
+        "every": "",
+        "at": "",
+        "start": "",
+        "end": "",
+        "timeout": "PT1H",
+        "overlap": "skip",
+        "max_concurrency": "",
+        "retry_max_attempts": "4",
+        "retry_backoff": "exponential",
+        "retry_base": "PT10S",
+        "retry_cap": "PT1H",
+        "catch_up_policy": "last",
+        "catch_up_window": "P1D",
+    }
+    return {**fields, **changes}
+
+
+def shown(job: Job, pool: Pool, **changes: Any) -> dict[str, Any]:
+    """The form of an existing job, in which the secret is masked."""
+    masked = {**job.spec.target, "headers": {"Authorization": "•••"}}
+    return filled(pool, target=json.dumps(masked), **changes)
+
+
+def messages_of(response: Any) -> str:
+    return " ".join(str(message) for message in response.context["messages"])
+
+
+def press(staff: Client, job: Job, button: str, reason: str = "") -> Any:
+    url = f"{page('job_change', job.pk).removesuffix('change/')}{button}/"
+    return staff.post(url, {"_form_submitted": "True", "reason": reason}, follow=True)
+
+
+def test_a_job_is_created_through_the_service(staff: Client, tenant: Tenant, pool: Pool) -> None:
+    answer = staff.post(page("job_add"), {**filled(pool), "tenant": tenant.pk})
+    assert answer.status_code == 302, answer.context["adminform"].form.errors
+    job = Job.objects.get(tenant=tenant)
+    assert job.spec.schedule == {"cron": "0 3 * * *", "timezone": "Europe/Berlin"}
+    assert job.spec.target["headers"] == {"Authorization": "Bearer xyzzy-4711"}
+    assert job.clock.next_run_at is not None
+    entry = AuditEntry.objects.get(action="job.created")
+    assert (entry.actor_kind, entry.actor, entry.object_id) == ("user", "olga", str(job.pk))
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "words"),
+    [
+        ({"cron": "99 * * * *"}, "cron", "99"),
+        ({"timezone": "Mars/Base"}, "timezone", "not a known time zone"),
+        ({"schedule_kind": "every", "every": "PT0.1S"}, "every", "shorter than 1 second"),
+        ({"schedule_kind": "at", "at": "2020-01-01T00:00:00Z"}, "at", "past"),
+        ({"schedule_kind": "at", "at": ""}, "at", ""),
+        ({"timeout": "soon"}, "timeout", "not a duration"),
+        ({"priority": "1001"}, "priority", "out of range"),
+        ({"priority": ""}, "priority", ""),
+        ({"retry_base": "PT9H", "retry_cap": "PT1H"}, "retry_cap", "below the first one"),
+        ({"retry_max_attempts": "0"}, "retry_max_attempts", "out of range"),
+        ({"target": '{"kind": "http", "url": "ftp://x"}'}, "target", "url: "),
+        ({"target": '{"kind": "celery", "task": "unheard.of"}'}, "target", "does not export"),
+        ({"target": "{"}, "target", "valid JSON"),
+        ({"target": ""}, "target", "required"),
+        ({"tags": "[1]"}, "tags", "not an object"),
+        ({"name": ""}, "name", "not a name"),
+        ({"max_concurrency": "0"}, "max_concurrency", "out of range"),
+        ({"catch_up_window": "P400D"}, "catch_up_window", "out of range"),
+    ],
+)
+def test_what_the_service_refuses_is_told_at_its_field(
+    staff: Client, tenant: Tenant, pool: Pool, changes: dict[str, str], field: str, words: str
+) -> None:
+    answer = staff.post(page("job_add"), {**filled(pool, **changes), "tenant": tenant.pk})
+    assert answer.status_code == 200
+    errors = answer.context["adminform"].form.errors
+    assert list(errors) == [field], errors
+    assert words in " ".join(errors[field])
+    assert not Job.objects.exists() and not AuditEntry.objects.exists()
+
+
+def test_a_name_that_is_taken_is_told_at_the_name(staff: Client, job: Job, pool: Pool) -> None:
+    answer = staff.post(page("job_add"), {**filled(pool), "tenant": job.tenant_id})
+    assert "already" in " ".join(answer.context["adminform"].form.errors["name"])
+
+
+def test_an_edit_changes_only_what_was_changed(staff: Client, job: Job, pool: Pool) -> None:
+    planned = job.clock.next_run_at
+    answer = staff.post(page("job_change", job.pk), shown(job, pool, priority="700"))
+    assert answer.status_code == 302, answer.context["adminform"].form.errors
+    job.refresh_from_db()
+    assert (job.priority, job.version, job.clock.next_run_at) == (700, 1, planned)
+    assert AuditEntry.objects.get(action="job.edited").after == {"priority": 700}
+
+
+def test_an_edit_of_the_spec_writes_a_version(staff: Client, job: Job, pool: Pool) -> None:
+    staff.post(
+        page("job_change", job.pk), shown(job, pool, schedule_kind="every", every="PT30S", timeout="PT2M")
+    )
+    job.refresh_from_db()
+    assert job.version == 2
+    assert job.spec.schedule == {"every": 30}
+    assert job.spec.timeout_ms == 120_000
+    assert job.versions.get(version=1).schedule == {"cron": "0 3 * * *", "timezone": "Europe/Berlin"}
+
+
+def test_saving_without_a_change_leaves_no_trace(staff: Client, job: Job, pool: Pool) -> None:
+    before = AuditEntry.objects.count()
+    staff.post(page("job_change", job.pk), shown(job, pool))
+    job.refresh_from_db()
+    assert job.version == 1 and AuditEntry.objects.count() == before
+
+
+def test_no_page_shows_a_secret_of_a_target(staff: Client, job: Job) -> None:
+    version = job.spec
+    for url in (page("job_changelist"), page("job_change", job.pk), page("jobversion_change", version.pk)):
+        answer = staff.get(url)
+        assert answer.status_code == 200 and b"xyzzy-4711" not in answer.content
+
+
+def test_a_masked_secret_survives_an_edit_of_the_same_target(staff: Client, job: Job, pool: Pool) -> None:
+    target = {
+        **job.spec.target,
+        "url": "https://example.com/b",
+        "headers": {"Authorization": "•••", "X-A": "1"},
+    }
+    answer = staff.post(page("job_change", job.pk), filled(pool, target=json.dumps(target)))
+    assert answer.status_code == 302, answer.context["adminform"].form.errors
+    job.refresh_from_db()
+    assert job.spec.target["headers"] == {"Authorization": "Bearer xyzzy-4711", "X-A": "1"}
+
+
+def test_a_masked_secret_never_goes_to_another_host(staff: Client, job: Job, pool: Pool) -> None:
+    target = {**job.spec.target, "url": "https://evil.example/", "headers": {"Authorization": "•••"}}
+    answer = staff.post(page("job_change", job.pk), filled(pool, target=json.dumps(target)))
+    assert "write the secret itself" in " ".join(answer.context["adminform"].form.errors["target"])
+    job.refresh_from_db()
+    assert job.version == 1
+
+
+def test_the_page_of_a_job_shows_its_next_five_firings(staff: Client, job: Job) -> None:
+    answer = staff.get(page("job_change", job.pk))
+    assert len(answer.context["firings"]) == 5
+    assert answer.context["words"] == "At 03:00 every day, Europe/Berlin"
+
+
+def test_pause_and_resume_by_button(staff: Client, job: Job) -> None:
+    press(staff, job, "pause", "holidays")
+    job.refresh_from_db()
+    assert (job.status, job.status_note, job.clock.next_run_at) == (JobStatus.PAUSED, "holidays", None)
+    press(staff, job, "resume")
+    job.refresh_from_db()
+    assert job.status == JobStatus.ACTIVE and job.clock.next_run_at is not None
+    assert list(AuditEntry.objects.order_by("id").values_list("action", "actor"))[-2:] == [
+        ("job.paused", "olga"),
+        ("job.resumed", "olga"),
+    ]
+
+
+def test_a_get_of_a_button_only_asks(staff: Client, job: Job) -> None:
+    for button in ("pause", "cancel", "delete", "run_now"):
+        answer = staff.get(f"{page('job_change', job.pk).removesuffix('change/')}{button}/")
+        assert answer.status_code == 200 and b"reason" in answer.content
+    job.refresh_from_db()
+    assert job.status == JobStatus.ACTIVE and job.deleted_at is None and not Run.objects.exists()
+
+
+def test_run_now_leads_to_the_page_of_the_run(staff: Client, job: Job) -> None:
+    answer = press(staff, job, "run_now", "just to see")
+    run = Run.objects.get()
+    assert answer.redirect_chain[-1][0].endswith(f"{run.pk}/change/")
+    assert AuditEntry.objects.get(action="run.requested").reason == "just to see"
+
+
+def test_cancel_is_refused_nowhere_and_buttons_that_make_no_sense_are_gone(staff: Client, job: Job) -> None:
+    press(staff, job, "cancel", "wrong")
+    job.refresh_from_db()
+    assert job.status == JobStatus.CANCELLED
+    titles = {action["title"] for action in staff.get(page("job_change", job.pk)).context["actions_detail"]}
+    assert titles == {"Delete"}
+    assert "cancelled" in messages_of(press(staff, job, "run_now")).lower()
+
+
+def test_delete_is_soft_and_the_list_forgets_the_job(staff: Client, job: Job) -> None:
+    press(staff, job, "delete", "not needed")
+    job.refresh_from_db()
+    assert job.deleted_at is not None
+    assert b"settle" not in staff.get(page("job_changelist")).content
+    assert AuditEntry.objects.get(action="job.deleted").reason == "not needed"
+
+
+def test_many_jobs_are_paused_at_once(staff: Client, job: Job, tenant: Tenant) -> None:
+    other = create_job(tenant, {"name": "other", "target": HTTP})
+    data = {"action": "pause_chosen", "_selected_action": [str(job.pk), str(other.pk)]}
+    staff.post(page("job_changelist"), data)
+    assert Job.objects.filter(status=JobStatus.PAUSED).count() == 2
+
+
+def test_the_list_of_jobs_takes_few_queries(
+    staff: Client, tenant: Tenant, pool: Pool, django_assert_max_num_queries: Any
+) -> None:
+    for number in range(30):
+        create_job(tenant, {"name": f"job {number}", "target": HTTP, "schedule": {"every": 60}})
+    with django_assert_max_num_queries(10) as seen:
+        assert staff.get(page("job_changelist")).status_code == 200
+    assert not [query["sql"] for query in seen.captured_queries if "COUNT(" in query["sql"]]
+
+
+def test_a_key_is_shown_once_and_its_digest_never(staff: Client, tenant: Tenant) -> None:
+    fields = {"tenant": tenant.pk, "name": "ci", "role": "operator", "expires_at_0": "", "expires_at_1": ""}
+    answer = staff.post(page("apikey_add"), fields, follow=True)
+    key = ApiKey.objects.get()
+    assert f"bk_{key.prefix}_" in messages_of(answer)
+    for url in (page("apikey_changelist"), page("apikey_change", key.pk)):
+        content = staff.get(url).content.decode()
+        assert key.digest not in content and f"bk_{key.prefix}_…" in content
+    assert AuditEntry.objects.get(action="key.created").actor == "olga"
+
+
+def test_a_key_is_revoked_by_button(staff: Client, tenant: Tenant) -> None:
+    staff.post(page("apikey_add"), {"tenant": tenant.pk, "name": "ci", "role": "viewer"})
+    key = ApiKey.objects.get()
+    url = f"{page('apikey_change', key.pk).removesuffix('change/')}revoke/"
+    staff.post(url, {"_form_submitted": "True", "reason": "leaked"})
+    key.refresh_from_db()
+    assert key.revoked_at is not None
+    assert AuditEntry.objects.get(action="key.revoked").reason == "leaked"
+
+
+def test_tenants_and_pools_are_audited(staff: Client, tenant: Tenant) -> None:
+    fields = {"slug": "payments", "name": "Payments", "weight": "3", "allowed_hosts": "10.0.0.1,b:80"}
+    answer = staff.post(page("tenant_change", tenant.pk), fields)
+    assert answer.status_code == 302, answer.context["adminform"].form.errors
+    entry = AuditEntry.objects.get(action="tenant.edited")
+    assert entry.after == {"name": "Payments", "weight": 3, "allowed_hosts": ["10.0.0.1", "b:80"]}
+    fields = {
+        "slug": "gpu",
+        "description": "",
+        "exported_kinds": "http",
+        "exported_tasks": "",
+        "tenants": str(tenant.pk),
+    }
+    answer = staff.post(page("pool_add"), fields)
+    assert answer.status_code == 302, answer.context["adminform"].form.errors
+    assert (AuditEntry.objects.get(action="pool.created").after or {})["tenants"] == ["payments"]
+
+
+def test_a_pool_is_paused_and_resumed(staff: Client, pool: Pool) -> None:
+    url = page("pool_change", pool.pk).removesuffix("change/")
+    staff.post(f"{url}pause/", {"_form_submitted": "True", "reason": "upgrade"})
+    pool.refresh_from_db()
+    assert pool.paused_at is not None
+    staff.post(f"{url}resume/", {"_form_submitted": "True"})
+    pool.refresh_from_db()
+    assert pool.paused_at is None
+    assert set(AuditEntry.objects.values_list("action", flat=True)) == {"pool.paused", "pool.resumed"}
+
+
+def test_memberships_go_through_their_service(staff: Client, tenant: Tenant) -> None:
+    user = User.objects.create_user("nina", is_staff=True)
+    staff.post(page("membership_add"), {"user": user.pk, "tenant": tenant.pk, "role": "viewer"})
+    member = Membership.objects.get()
+    staff.post(page("membership_change", member.pk), {"role": "operator"})
+    member.refresh_from_db()
+    assert member.role == Role.OPERATOR
+    staff.post(page("membership_delete", member.pk), {"post": "yes"})
+    assert not Membership.objects.exists()
+    assert list(AuditEntry.objects.order_by("id").values_list("action", flat=True)) == [
+        "member.added",
+        "member.changed",
+        "member.removed",
+    ]
+
+
+def test_an_unknown_job_is_told_kindly(staff: Client) -> None:
+    for identity in (UUID(int=5), "no-uuid"):
+        answer = staff.get(page("job_change", identity), follow=True)
+        assert answer.status_code == 200 and "exist" in messages_of(answer)

@@ -1,0 +1,125 @@
+"""The dashboard answers: is it healthy, what is late, why is this not running."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection
+from django.test import Client
+
+from jobs.models import JobClock, JobStatus, Membership
+from runs.models import Lane, LiveRun, Run, WorkerNode
+from runs.states import FinalState, LiveState
+from scheduler_project import dashboard
+from tests.factories import make_job, make_lane, make_pool, make_run, make_tenant, make_worker, now
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def staff(client: Client) -> Client:
+    client.force_login(User.objects.create_superuser("olga", password="x"))
+    return client
+
+
+def look(staff: Client) -> dict[str, Any]:
+    answer = staff.get("/admin/")
+    assert answer.status_code == 200
+    context: Any = answer.context
+    return {
+        **{figure.name: (figure.value, figure.more) for figure in context["figures"]},
+        "problems": " ".join(problem["what"] for problem in context["problems"]),
+        "text": answer.content.decode(),
+    }
+
+
+def dead(job: Any, **values: Any) -> Run:
+    live = make_run(job, LiveState.RUNNING)
+    Run.objects.filter(pk=live.pk).update(
+        state=FinalState.DEAD, ended_from="running", finished_at=now(), **values
+    )
+    LiveRun.objects.filter(pk=live.pk).delete()
+    return Run.objects.get(pk=live.pk)
+
+
+def test_figures_count_what_is_unfinished_by_what_it_waits_for(staff: Client) -> None:
+    job = make_job()
+    worker = make_worker(job.pool, busy=3)
+    make_run(job, LiveState.RUNNING, worker=worker)
+    for number, state in enumerate(("ready", "queued", "delayed", "blocked")):
+        make_run(job, state, planned_at=now() - timedelta(seconds=30 + number))
+    seen = look(staff)
+    assert seen["Running now"][0] == "1"
+    assert seen["Waiting for a worker"] == ("2", "the oldest for 31 s")
+    assert seen["Waiting for a retry"] == ("1", "1 blocked")
+    assert seen["Workers alive"] == ("1", "3 of 4 slots busy")
+
+
+def test_no_scheduler_and_no_worker_are_told_first(staff: Client) -> None:
+    make_run(make_job(pool=make_pool(slug="gpu")))
+    problems = look(staff)["problems"]
+    assert "no scheduler is alive" in problems
+    assert "the pool gpu, which has no living worker" in problems
+
+
+def test_a_silent_worker_is_not_alive(staff: Client, settings: Any) -> None:
+    worker = make_worker(make_pool())
+    long_ago = now() - timedelta(seconds=settings.LEASE_SECONDS + 1)
+    WorkerNode.objects.filter(pk=worker.pk).update(last_beat_at=long_ago)
+    assert look(staff)["Workers alive"][0] == "0"
+
+
+def test_late_jobs_are_listed_oldest_first(staff: Client) -> None:
+    make_job(name="hardly-late", next_run_at=now() - timedelta(seconds=2))
+    make_job(name="very-late", next_run_at=now() - timedelta(minutes=10))
+    seen = look(staff)
+    assert seen["Late jobs"][0] == "1"
+    assert "very-late" in seen["text"] and "10 min ago" in seen["text"] and "hardly-late" not in seen["text"]
+
+
+def test_dead_runs_are_listed_with_their_error(staff: Client) -> None:
+    dead(make_job(name="settle"), error_line="no such account")
+    seen = look(staff)
+    assert seen["Dead in 24 hours"][0] == "1"
+    assert "settle" in seen["text"] and "no such account" in seen["text"]
+
+
+def test_unrunnable_jobs_and_stopped_lanes_say_why(staff: Client) -> None:
+    make_job(name="broken", status=JobStatus.UNRUNNABLE, status_note="its zone is gone")
+    lane = make_lane(make_job())
+    Lane.objects.filter(pk=lane.pk).update(reason="rate limit")
+    seen = look(staff)
+    assert "its zone is gone" in seen["problems"] and "rate limit" in seen["text"]
+
+
+def test_members_see_figures_of_their_tenants_only(client: Client) -> None:
+    ours, theirs = make_tenant(slug="ours"), make_tenant(slug="theirs")
+    dead(make_job(ours, name="our-job"))
+    dead(make_job(theirs, name="their-job"))
+    make_job(theirs, name="their-late", next_run_at=now() - timedelta(minutes=10))
+    make_job(theirs, name="their-broken", status=JobStatus.UNRUNNABLE)
+    user = User.objects.create_user("mona", is_staff=True)
+    Membership.objects.create(user=user, tenant=ours)
+    client.force_login(user)
+    seen = look(client)
+    assert seen["Dead in 24 hours"][0] == "1" and seen["Late jobs"][0] == "0"
+    assert "our-job" in seen["text"] and "their" not in seen["text"].replace("their job", "")
+    assert "Workers alive" not in seen
+
+
+def test_a_figure_the_database_cannot_give_in_time_is_left_out(staff: Client, monkeypatch: Any) -> None:
+    def slow(_: Any) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_sleep(30)")
+
+    monkeypatch.setattr(dashboard, "SLOWEST_FIGURE", "50ms")
+    monkeypatch.setattr(dashboard.Seen, "dead", slow)
+    seen = look(staff)
+    assert "Dead in 24 hours" not in seen and "Running now" in seen
+
+
+def test_all_is_well_when_a_scheduler_and_a_worker_are_there(staff: Client, monkeypatch: Any) -> None:
+    monkeypatch.setattr(dashboard, "CHECKS", ())
+    JobClock.objects.all().delete()
+    assert "All is well" in look(staff)["text"]
