@@ -13,12 +13,14 @@ of their own. What it enforces:
 from __future__ import annotations
 
 import argparse
+import fcntl
 import logging
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -54,6 +56,7 @@ class Guard:
         self._feed_started = 0.0
 
     def run(self) -> None:
+        threading.Thread(target=settle_orphans, args=(self.runtime.folder,), daemon=True).start()
         self.heartbeat.start()
         self.delivery.start()
         while self.parent_lives() and not (self.table.stopping and not self.any_claim()):
@@ -223,6 +226,16 @@ class Guard:
     def last_words(self) -> None:
         """The worker is gone or going: nothing runs on, every end is told, the ledger knows we left."""
         logger.info("The worker is leaving")
+        self.end_everything()
+        self.delivery.finish()
+        self.delivery.join(LAST_WORDS)
+        while not self.delivery.deliver_all() and not self.table.fenced:
+            time.sleep(TICK)
+        self.heartbeat.finish()
+        self.heartbeat.join(LAST_WORDS)
+        self.leave()
+
+    def end_everything(self) -> None:
         until = time.monotonic() + LAST_WORDS
         while self.any_claim() and time.monotonic() < until:
             for index, state in enumerate(self.table.states()):
@@ -232,13 +245,12 @@ class Guard:
                     processes.signal_group(*self.table.raw_body(index), signal.SIGKILL)
                     processes.send_signal(*self.table.raw_owner(index), signal.SIGKILL)
             time.sleep(TICK)
-        self.delivery.finish()
-        self.delivery.join(LAST_WORDS)
-        while not self.delivery.deliver_all() and not self.table.fenced:
-            time.sleep(TICK)
-        self.heartbeat.finish()
-        self.heartbeat.join(LAST_WORDS)
-        self.leave()
+
+    def settle(self) -> None:
+        """For a worker that ended together with its guard: what it left is told by another's."""
+        self.end_everything()
+        if self.delivery.deliver_all():
+            self.leave()
 
     def leave(self) -> None:
         if in_hand(self.runtime).tokens:
@@ -249,6 +261,30 @@ class Guard:
         except Exception as error:
             logger.warning("The ledger does not know that we left: %s", error)
         shutil.rmtree(self.runtime.folder, ignore_errors=True)
+
+
+def settle_orphans(folder: Path) -> None:
+    """Folders beside ours whose worker and guard are both dead: a machine that went down, a killed group."""
+    for beside in sorted(folder.parent.glob("worker-*")):
+        try:
+            if beside != folder:
+                settle_orphan(beside)
+        except (FileNotFoundError, BlockingIOError):
+            # It is only being made, or somebody else is at it.
+            continue
+        except Exception as error:
+            logger.warning("%s is left as it is: %s", beside, error)
+
+
+def settle_orphan(folder: Path) -> None:
+    with open(folder / "orphan.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        runtime = Runtime(folder)
+        parent, parent_started = runtime.table.parent
+        if not parent or processes.alive(parent, parent_started) or processes.alive(*runtime.table.guard):
+            return
+        logger.info("Worker process %d ended without a word; its results are told now", parent)
+        Guard(runtime).settle()
 
 
 def command(folder: Path) -> list[str]:

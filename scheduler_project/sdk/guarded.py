@@ -25,7 +25,7 @@ class GuardedWorker:
 
     def keep_guard(self) -> None:
         """Starts the guard, and again whenever it is gone: it continues with what the slots say."""
-        if self._guard is not None and self._guard.poll() is None:
+        if self.runtime.table.stopping or (self._guard is not None and self._guard.poll() is None):
             return
         if time.monotonic() - self._started < GUARD_RESTART:
             return

@@ -22,6 +22,7 @@ HURRIED = 0.2
 WITH_WORK = 0.5
 AFTER_FAILURE = 1.0
 AFTER_REFUSAL = 10.0
+REFUSALS_AFTER = 20.0
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,7 @@ class Heartbeat(threading.Thread):
         self._wake = threading.Condition()
         self._hurry = self._finished = False
         self._declared = False
+        self._look_for_refusals_at = 0.0
 
     def hurry(self) -> None:
         with self._wake:
@@ -110,7 +112,10 @@ class Heartbeat(threading.Thread):
                 return HURRIED
             if self.begin_anew:
                 return self._register()
-            return self._beat()
+            pause = self._beat()
+            self._declare()
+            self._tell_refusals()
+            return pause
         except LedgerUnavailable as error:
             logger.warning("The ledger does not answer: %s", error)
             return min(AFTER_FAILURE, self._runtime.config.beat)
@@ -149,18 +154,28 @@ class Heartbeat(threading.Thread):
         self._heard_at(sent_at)
         self._runtime.write_answer(lanes, [])
         logger.info("Worker %s is known as %s", config.name, incarnation)
-        self._declare()
         return HURRIED
 
     def _declare(self) -> None:
         config = self._runtime.config
         if self._declared or not config.declarations:
             return
-        self._declared = True
         try:
             self._ledger.declare(config.pool, config.tenant, config.declarations)
+            self._look_for_refusals_at = time.monotonic() + REFUSALS_AFTER
         except LedgerRefused as refusal:
             logger.error("The declared jobs were refused: %s", refusal)
+        self._declared = True
+
+    def _tell_refusals(self) -> None:
+        """The platform has had time to look at the declared jobs: what it did not take is said once."""
+        if not self._look_for_refusals_at or time.monotonic() < self._look_for_refusals_at:
+            return
+        self._look_for_refusals_at = 0.0
+        config = self._runtime.config
+        names = [str(declared["name"]) for declared in config.declarations]
+        for name, error in self._ledger.declaration_errors(config.tenant, names).items():
+            logger.error("The declared job %s was refused: %s", name, error)
 
     def _beat(self) -> float:
         runtime, table, config = self._runtime, self._runtime.table, self._runtime.config

@@ -15,7 +15,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from amqp.exceptions import NotFound
 from celery import bootsteps
 from celery.worker import state as worker_state
 from kombu import Consumer, Queue
@@ -314,7 +313,7 @@ def existing(connection: Any, names: set[str]) -> set[str]:
     for name in sorted(names):
         try:
             channel.queue_declare(queue=name, passive=True)
-        except NotFound:
+        except connection.channel_errors:
             channel = connection.channel()
         else:
             found.add(name)

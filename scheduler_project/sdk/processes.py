@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import signal
 import time
@@ -52,7 +53,12 @@ def send_signal(pid: int, start: int, number: signal.Signals) -> bool:
     if pid <= 1:
         return False
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        handle = os.pidfd_open(pid)
+        try:
+            handle = os.pidfd_open(pid)
+        except OSError as error:
+            if error.errno != errno.ENOSYS:
+                raise
+            return _send_without_handle(pid, start, number)
         try:
             # Asked after the handle is open: from here on it cannot come to mean another process.
             if not alive(pid, start):
@@ -62,6 +68,14 @@ def send_signal(pid: int, start: int, number: signal.Signals) -> bool:
         finally:
             os.close(handle)
     return False
+
+
+def _send_without_handle(pid: int, start: int, number: signal.Signals) -> bool:
+    """On kernels without such handles there is a moment between looking and signalling."""
+    if not alive(pid, start):
+        return False
+    os.kill(pid, number)
+    return True
 
 
 def signal_group(group: int, leader_start: int, number: signal.Signals) -> bool:

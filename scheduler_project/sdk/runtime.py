@@ -63,7 +63,7 @@ class Runtime:
 
     @classmethod
     def create(cls, spool_folder: Path, config: Config) -> Runtime:
-        spool_folder.mkdir(parents=True, exist_ok=True)
+        spool_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=f"worker-{os.getpid()}-", dir=spool_folder))
         write_privately(folder / "config.json", json.dumps(asdict(config)))
         table = SlotTable.create(folder, config.slots)
@@ -115,7 +115,12 @@ def default_spool_folder() -> Path:
         return Path(configured).absolute()
     if run_time := os.environ.get("XDG_RUNTIME_DIR"):
         return Path(run_time) / "beatkeeper"
-    return Path(tempfile.gettempdir()) / f"beatkeeper-{os.getuid()}"
+    folder = Path(tempfile.gettempdir()) / f"beatkeeper-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        # Anybody may write there, and whoever owns the folder can put another in the place of ours.
+        raise PermissionError(f"{folder} belongs to another user: name a folder in BEATKEEPER_SPOOL_DIR")
+    return folder
 
 
 def open_ledger(url: str, lease: float) -> Ledger:

@@ -203,7 +203,9 @@ class SlotTable:
 
     @parent.setter
     def parent(self, pid: int) -> None:
-        self._words[H_PARENT], self._words[H_PARENT_STARTED] = pid, processes.started(pid)
+        # The pid last: whoever reads it reads its start time too.
+        self._words[H_PARENT_STARTED] = processes.started(pid)
+        self._words[H_PARENT] = pid
 
     @property
     def guard(self) -> tuple[int, int]:

@@ -101,6 +101,8 @@ class Occupancy:
 
 def why_not(w: Any, ledger_url: str) -> str:
     """Empty: this worker can take runs."""
+    if not sys.platform.startswith("linux"):
+        return "its guard needs Linux."
     if not ledger_url:
         return "no ledger is named (set BEATKEEPER_DATABASE_URL, or Beatkeeper(app, database_url=…))."
     if not issubclass(w.pool_cls, (prefork.TaskPool, solo.TaskPool)):

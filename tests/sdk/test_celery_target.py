@@ -1,0 +1,273 @@
+"""A task that Beatkeeper runs sees what it would see from `celery worker`, and sends no message of its own."""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+from uuid import uuid4
+
+import pytest
+from celery import Celery, signals
+from celery.exceptions import Ignore, Reject
+from kombu import Producer
+
+from scheduler_project.sdk.capture import AttemptLog
+from scheduler_project.sdk.celery_target import CeleryTarget
+from scheduler_project.sdk.execute import call
+from scheduler_project.sdk.interrupts import Interrupts
+from scheduler_project.sdk.ledger import Claim
+from scheduler_project.sdk.log_store import FolderLogStore
+from scheduler_project.sdk.outcomes import Outcome, now_utc
+from scheduler_project.sdk.slots import Hand, SlotTable
+from scheduler_project.sdk.targets import Attempt, Targets
+
+AT = datetime(2026, 1, 1, tzinfo=timezone.utc)
+seen: dict[str, Any] = {}
+
+app = Celery("targets", broker="memory://", set_as_current=False)
+
+
+@app.task(name="t.looks", bind=True)
+def looks(self: Any, *args: Any, **kwargs: Any) -> str:
+    request = self.request
+    seen.update(
+        id=request.id,
+        retries=request.retries,
+        eager=request.is_eager,
+        direct=request.called_directly,
+        args=args,
+        kwargs=kwargs,
+        attempt=request.headers["beatkeeper_attempt"],
+        job=request.beatkeeper_job,
+        name=self.name,
+    )
+    return "looked"
+
+
+@app.task(name="t.retries", bind=True, max_retries=2)
+def retries(self: Any, /, **options: Any) -> None:
+    raise self.retry(exc=ValueError("later"), **options)
+
+
+@app.task(name="t.auto", autoretry_for=(KeyError,), retry_backoff=3, retry_jitter=False)
+def auto() -> None:
+    raise KeyError("gone")
+
+
+@app.task(name="t.ignores")
+def ignores() -> None:
+    raise Ignore
+
+
+@app.task(name="t.rejects")
+def rejects(requeue: bool) -> None:
+    raise Reject("no room", requeue=requeue)
+
+
+@app.task(name="t.adds")
+def adds(x: int, y: int = 1) -> int:
+    return x + y
+
+
+@app.task(name="t.fails_inside")
+def fails_inside() -> None:
+    adds.run()
+
+
+class Wrapped(app.Task):  # type: ignore[misc,name-defined]
+    abstract = True
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return ["wrapped", self.run(*args, **kwargs)]
+
+    def on_failure(self, *args: Any) -> None:
+        seen["on_failure"] = args[1]
+
+
+@app.task(name="t.custom", base=Wrapped)
+def custom(fail: bool = False) -> str:
+    if fail:
+        raise ValueError("custom")
+    return "body"
+
+
+class Table:
+    """Calls a target as an attempt in a slot would."""
+
+    def __init__(self, folder: Path) -> None:
+        self.hand = Hand.take(SlotTable.create(folder, 1))
+        self.store = FolderLogStore(folder)
+        self.targets = Targets(app)
+        self.targets.add("celery", CeleryTarget(app))
+
+    def call(self, task: str, *args: Any, **claimed: Any) -> Outcome:
+        assert self.hand is not None
+        target = {"kind": "celery", "task": task, "args": list(args), "kwargs": claimed.pop("kwargs", {})}
+        claim = make_claim(target, **claimed)
+        attempt = Attempt(claim, self.hand, AttemptLog(self.store, claim.run_id, 1), "worker@host")
+        return call(attempt, self.targets, Interrupts(self.hand), now_utc())
+
+
+def make_claim(target: dict[str, Any], **claimed: Any) -> Claim:
+    values: dict[str, Any] = {
+        "run_id": uuid4(),
+        "claim_seq": 1,
+        "token": uuid4(),
+        "incarnation": uuid4(),
+        "attempt": 1,
+        "job_id": uuid4(),
+        "job_name": "settle",
+        "version": 1,
+        "tenant_id": 1,
+        "tenant": "team",
+        "trigger": "schedule",
+        "planned_at": AT,
+        "claimed_at": AT,
+        "target": target,
+        "input": None,
+        "timeout": 60.0,
+        "retry": {},
+        "gated": False,
+        "allowed_hosts": [],
+        **claimed,
+    }
+    return Claim(**values)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Iterator[Table]:
+    seen.clear()
+    with patch.object(Producer, "publish") as published:
+        yield Table(tmp_path)
+        assert not published.called, "a message was sent"
+
+
+def test_the_request_is_the_runs(table: Table) -> None:
+    run = uuid4()
+    outcome = table.call("t.looks", 1, run_id=run, attempt=3, kwargs={"a": 2})
+    assert (outcome.kind, outcome.result) == ("succeeded", "looked")
+    assert seen == {
+        "id": str(run),
+        "retries": 2,
+        "eager": False,
+        "direct": False,
+        "args": (1,),
+        "kwargs": {"a": 2},
+        "attempt": 3,
+        "job": "settle",
+        "name": "t.looks",
+    }
+
+
+def test_what_a_run_was_given_goes_before_what_its_job_says(table: Table) -> None:
+    table.call("t.looks", 1, kwargs={"a": 1, "b": 1}, input={"args": [9], "kwargs": {"b": 2}})
+    assert (seen["args"], seen["kwargs"]) == ((9,), {"a": 1, "b": 2})
+
+
+@pytest.mark.parametrize(
+    ("options", "delay"), [({"countdown": 7}, 7.0), ({}, 180.0), ({"countdown": 0}, 0.0)]
+)
+def test_retry_becomes_the_ledgers_business(table: Table, options: dict[str, Any], delay: float) -> None:
+    outcome = table.call("t.retries", kwargs=options)
+    assert (outcome.error_class, outcome.error_type, outcome.error_line) == (
+        "transient",
+        "ValueError",
+        "later",
+    )
+    assert outcome.retry_after == delay
+
+
+def test_retry_at_a_time_is_a_delay(table: Table) -> None:
+    eta = datetime.now(timezone.utc) + timedelta(seconds=90)
+    delay = table.call("t.retries", kwargs={"eta": eta}).retry_after
+    assert delay is not None and 85 < delay <= 90
+
+
+def test_out_of_retries_the_exception_itself_comes_out(table: Table) -> None:
+    outcome = table.call("t.retries", attempt=3, kwargs={"countdown": 7})
+    assert (outcome.error_type, outcome.retry_after) == ("ValueError", None)
+
+
+def test_autoretry_backs_off_by_attempt(table: Table) -> None:
+    assert table.call("t.auto").retry_after == 3.0
+    assert table.call("t.auto", attempt=3).retry_after == 12.0
+    # And again: what it left on the task must not change the next run.
+    assert table.call("t.auto").retry_after == 3.0
+
+
+def test_ignore_ends_the_run_well(table: Table) -> None:
+    assert table.call("t.ignores").kind == "succeeded"
+
+
+def test_reject_is_permanent_unless_it_asks_to_come_back(table: Table) -> None:
+    assert table.call("t.rejects", False).error_class == "permanent"
+    assert table.call("t.rejects", True).error_class == "transient"
+
+
+@pytest.mark.parametrize(("args", "kwargs"), [((), {}), ((1, 2, 3), {}), ((1,), {"z": 1})])
+def test_wrong_arguments_are_the_users_error(
+    table: Table, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    outcome = table.call("t.adds", *args, kwargs=kwargs)
+    assert (outcome.error_class, outcome.error_type) == ("user", "BadArguments")
+
+
+def test_a_type_error_inside_the_body_is_not_the_users(table: Table) -> None:
+    assert table.call("t.fails_inside").error_class == "transient"
+
+
+@pytest.mark.parametrize("name", ["celery.backend_cleanup", "celery.chord_unlock", "beatkeeper.run"])
+def test_tasks_of_celery_and_ours_are_never_targets(table: Table, name: str) -> None:
+    assert table.call(name).error_class == "permanent"
+    assert name not in table.targets.known()
+
+
+def test_an_unknown_task_is_the_users_error(table: Table) -> None:
+    assert table.call("t.nowhere").error_type == "UnknownTarget"
+
+
+def test_custom_task_classes_are_respected(table: Table) -> None:
+    run = uuid4()
+    assert table.call("t.custom").result == ["wrapped", "body"]
+    table.call("t.custom", True, run_id=run)
+    assert seen["on_failure"] == str(run)
+
+
+def test_signals_see_the_target_by_its_own_name(table: Table) -> None:
+    heard: list[tuple[str, str]] = []
+
+    def hear(event: str) -> Any:
+        return lambda sender=None, **_: heard.append((event, sender.name))
+
+    receivers = {name: hear(name) for name in ("task_prerun", "task_success", "task_failure", "task_postrun")}
+    for name, receiver in receivers.items():
+        getattr(signals, name).connect(receiver, weak=False)
+    try:
+        table.call("t.adds", 1)
+        table.call("t.fails_inside")
+    finally:
+        for name, receiver in receivers.items():
+            getattr(signals, name).disconnect(receiver)
+    assert heard == [
+        ("task_prerun", "t.adds"),
+        ("task_success", "t.adds"),
+        ("task_postrun", "t.adds"),
+        ("task_prerun", "t.fails_inside"),
+        ("task_failure", "t.fails_inside"),
+        ("task_postrun", "t.fails_inside"),
+    ]
+
+
+def test_afterwards_the_task_is_as_before(table: Table) -> None:
+    table.call("t.retries")
+    assert "signature_from_request" not in vars(app.tasks["t.retries"])
+
+
+@pytest.mark.parametrize("result", [object(), float("nan"), {"a": "\x00"}, "\ud800", "x" * 20_000, {1, 2}])
+def test_a_result_the_database_cannot_hold_is_described(table: Table, result: Any) -> None:
+    with patch.object(app.tasks["t.adds"], "run", lambda *_: result):
+        table.targets.add("celery", CeleryTarget(app))
+        stored = table.call("t.adds", 1).result
+    assert list(stored) == ["repr"]
+    assert stored["repr"].encode() and len(stored["repr"]) <= 1_000

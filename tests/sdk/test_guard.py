@@ -1,0 +1,166 @@
+"""The guard's decisions, staged: one process owns a slot, the guard looks, we look who was hit."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import pytest
+
+from scheduler_project.sdk import processes
+from scheduler_project.sdk.guard import Guard, settle_orphans
+from scheduler_project.sdk.ledger import WorkerInfo
+from scheduler_project.sdk.runtime import Config, Runtime
+from scheduler_project.sdk.slots import FREE, HARD, HELD, NOT_KILLED, Hand, Slot
+from scheduler_project.sdk.spool import details_of
+from tests.processes import Processes
+from tests.sdk.fake_ledger import FakeLedger
+from tests.sdk.stage import Stage, gone, kill
+from tests.sdk.test_celery_target import make_claim
+from tests.waiting import wait_until
+
+
+class Owner:
+    """A child that holds one claim, and takes the next when it is told to."""
+
+    def __init__(self, runtime: Runtime, first: UUID, second: UUID) -> None:
+        ready, told = os.pipe()
+        self.pid = os.fork()
+        if not self.pid:
+            try:
+                signal.signal(signal.SIGUSR1, lambda *_: self.hold(second))
+                self.hand = Hand.take(runtime.table)
+                self.hold(first)
+                os.write(told, b"x")
+                while True:
+                    signal.pause()
+            finally:
+                os._exit(1)
+        os.close(told)
+        assert os.read(ready, 1) == b"x"
+        os.close(ready)
+
+    def hold(self, token: UUID) -> None:
+        assert self.hand is not None
+        self.hand.ask(token)
+        self.hand.hold(1, processes.boottime() + 60, details_of(make_claim({}, token=token)))
+
+    def next_run(self) -> None:
+        os.kill(self.pid, signal.SIGUSR1)
+
+
+class Guarded:
+    def __init__(self, folder: Path) -> None:
+        self.ledger = FakeLedger(str(folder / "ledger"))
+        config = Config("w", "host", "default", "", 1, self.ledger.url, f"file://{folder}/logs", [])
+        self.runtime = Runtime.create(folder / "spool", config)
+        self.runtime.table.fence_at = processes.boottime() + 60
+        self.guard = Guard(self.runtime)
+        self.guard.heartbeat.begin_anew = False
+        self.first, self.second = uuid4(), uuid4()
+        self.owner = Owner(self.runtime, self.first, self.second)
+
+    def slot(self) -> Slot:
+        slot = self.runtime.table.read(0)
+        assert slot is not None
+        return slot
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[Guarded]:
+    guarded = Guarded(tmp_path)
+    yield guarded
+    os.kill(guarded.owner.pid, signal.SIGKILL)
+    os.waitpid(guarded.owner.pid, 0)
+
+
+def test_a_kill_never_hits_the_next_run(guarded: Guarded) -> None:
+    seen = guarded.slot()
+    guarded.owner.next_run()
+    wait_until(lambda: guarded.slot().token == guarded.second, 5, "the next run")
+    guarded.guard.kill(seen, "gone", HARD)
+    assert not gone(guarded.owner.pid)
+    assert guarded.runtime.table.kill_request(0).stage == NOT_KILLED
+
+
+def test_a_child_in_the_middle_of_a_hand_over_is_left_for_the_next_look(guarded: Guarded) -> None:
+    table, seen = guarded.runtime.table, guarded.slot()
+    held, release = os.pipe()
+    between = os.fork()
+    if not between:
+        with table.hand_over(0):
+            os.write(release, b"x")
+            signal.pause()
+    try:
+        assert os.read(held, 1) == b"x"
+        guarded.guard.kill(seen, "gone", HARD)
+        assert not gone(guarded.owner.pid)
+    finally:
+        os.kill(between, signal.SIGKILL)
+        os.waitpid(between, 0)
+    guarded.guard.kill(seen, "gone", HARD)
+    wait_until(lambda: gone(guarded.owner.pid), 5, "its end")
+
+
+def test_a_token_only_asked_for_when_the_beat_was_made_is_not_gone(guarded: Guarded) -> None:
+    heartbeat = guarded.guard.heartbeat
+    heartbeat.heard.gone = frozenset()
+    guarded.guard.tick()
+    assert not gone(guarded.owner.pid)
+    heartbeat.heard.gone = frozenset({guarded.first})
+    guarded.guard.tick()
+    wait_until(lambda: gone(guarded.owner.pid), 5, "its end")
+
+
+def test_behind_the_fence_even_an_unreadable_slot_is_killed(guarded: Guarded) -> None:
+    table = guarded.runtime.table
+    os.kill(guarded.owner.pid, signal.SIGSTOP)
+    with table.writing(0):
+        assert table.read(0) is None
+        table.fence_at = 0.0
+        guarded.guard.look_at(0, processes.boottime())
+    wait_until(lambda: gone(guarded.owner.pid), 5, "its end")
+
+
+def test_a_dead_owner_is_told_once_and_its_slot_is_free(guarded: Guarded) -> None:
+    os.kill(guarded.owner.pid, signal.SIGKILL)
+    wait_until(lambda: gone(guarded.owner.pid), 5, "its end")
+    guarded.guard.tick()
+    assert guarded.runtime.table.states() == [FREE]
+    assert guarded.runtime.spool.tokens() == [guarded.first]
+    letter = guarded.runtime.spool.get(guarded.first)
+    assert letter is not None and letter.outcome is not None
+    assert (letter.outcome.error_class, letter.log_is_open) == ("worker_lost", True)
+
+
+def test_a_living_owner_of_a_slot_is_left_alone(guarded: Guarded) -> None:
+    guarded.guard.tick()
+    assert guarded.slot().state == HELD
+    assert not gone(guarded.owner.pid)
+
+
+def test_another_process_of_the_same_number_is_not_signalled() -> None:
+    assert not processes.send_signal(os.getpid(), processes.started(os.getpid()) + 1, signal.SIGKILL)
+
+
+def test_what_a_worker_and_its_guard_left_is_told_by_the_next(processes: Processes, tmp_path: Path) -> None:
+    stage = Stage(processes, tmp_path)
+    worker = stage.feed()
+    run = stage.ledger.add_run("tests.sleeps", 60, retry={"max_attempts": 1})
+    stage.wait_for_event("sleeps", run)
+    kill(stage.guard_pid())
+    kill(worker.pid)
+    assert stage.ledger.ends(run) == []
+    stage.feed()
+    assert stage.wait_for_end(run)["error_class"] == "worker_lost"
+    wait_until(lambda: len(list(stage.spool.glob("worker-*"))) == 1, 10, "only the new folder")
+
+
+def test_a_folder_that_is_only_being_made_is_no_orphan(tmp_path: Path) -> None:
+    ledger = FakeLedger(str(tmp_path / "ledger"))
+    ledger.register(WorkerInfo(uuid4(), "w", "default", "host", 1, 1, []))
+    newborn = tmp_path / "spool" / "worker-1-x"
+    newborn.mkdir(parents=True)
+    settle_orphans(tmp_path / "spool" / "worker-2-y")
+    assert newborn.exists()
