@@ -1,6 +1,7 @@
 """A thread around one pass, on a lock session of its own; whatever fails, it opens a new session and goes on."""
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -71,7 +72,7 @@ class Loop:
     def _run(self) -> None:
         while not self.stopping:
             try:
-                with LockSession(self.dsn, f"beatkeeper-{self.name}") as self._session:
+                with LockSession(self.dsn, f"beatkeeper {self.name} {os.getpid()}") as self._session:
                     self._repeat(self.begin(self._session))
             except Exception as error:  # whatever it was, the next session may do better
                 self._failed(error)
