@@ -26,6 +26,7 @@ NOTHING_SET: dict[str, str | None] = dict.fromkeys(
     ("SECRET_KEY", "DATABASE_URL", "CELERY_BROKER_URL", "DJANGO_SETTINGS_MODULE", "BEATKEEPER_QUEUE_PREFIX")
 )
 LAST_LINE = "Ctrl-C stops it."
+LONG_ONE = "of 120; sleep 5"
 
 
 class Product:
@@ -84,6 +85,12 @@ class Product:
                 return members
             members |= more
 
+    def family_at_work(self) -> list[int]:
+        """With the process of a run that is far from its end."""
+        self.ask(f"/jobs/{self.job('long-one-to-cancel')}/run", "POST")
+        wait_until(lambda: self.pids_of(LONG_ONE), 60, "the process of the long one")
+        return list(self.family())
+
     def pids_of(self, words: str) -> list[int]:
         return sorted(pid for pid, command in self.family().items() if words in command)
 
@@ -97,55 +104,75 @@ def living(pids: list[int]) -> list[int]:
     return [int(pid) for pid, status in rows if not status.startswith("Z")]
 
 
-@pytest.fixture
-def state() -> Iterator[Path]:
+def make_open_folder() -> Path:
     """Unlike tmp_path, open to the account that runs PostgreSQL for root."""
     path = Path(mkdtemp(prefix="bk-standalone-"))
     path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def state() -> Iterator[Path]:
+    path = make_open_folder()
     yield path
     shutil.rmtree(path, ignore_errors=True)
 
 
 @pytest.fixture
 def product(processes: Processes, state: Path) -> Product:
+    """For tests that end it."""
     product = Product(processes, state)
     product.wait_started()
     return product
 
 
-def test_everything_it_prints_is_true(product: Product) -> None:
-    assert product.printed("admin") == f"http://127.0.0.1:{product.port}/admin/"
-    assert product.printed("api") == f"http://127.0.0.1:{product.port}/api/v1"
-    assert product.ask("/jobs")["results"]
-    assert "Password" in call("GET", product.printed("admin")).text
-    curl_lines = [line for line in product.supervisor.text().splitlines() if line.startswith("curl ")]
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
+    """For tests that leave it running."""
+    processes, state = Processes(tmp_path_factory.mktemp("running")), make_open_folder()
+    product = Product(processes, state)
+    try:
+        product.wait_started()
+        yield product
+        product.supervisor.terminate(90)
+    finally:
+        processes.stop_all()
+        shutil.rmtree(state, ignore_errors=True)
+
+
+def test_everything_it_prints_is_true(running: Product) -> None:
+    assert running.printed("admin") == f"http://127.0.0.1:{running.port}/admin/"
+    assert running.printed("api") == f"http://127.0.0.1:{running.port}/api/v1"
+    assert running.ask("/jobs")["results"]
+    assert "Password" in call("GET", running.printed("admin")).text
+    curl_lines = [line for line in running.supervisor.text().splitlines() if line.startswith("curl ")]
     assert len(curl_lines) == 3
     for line in curl_lines:
         answer = subprocess.run([*shlex.split(line), "--fail"], capture_output=True, text=True)
         assert answer.returncode == 0, f"{line}\n{answer.stderr}"
-    secrets = [product.state / "credentials.json", product.state / "secret_key"]
+    secrets = [running.state / "credentials.json", running.state / "secret_key"]
     assert [path.stat().st_mode & 0o777 for path in secrets] == [0o600, 0o600]
 
 
-def test_the_demo_does_what_it_says(product: Product) -> None:
-    failing = product.ask(f"/jobs/{product.job('fails-and-retries')}/run", "POST")
+def test_the_demo_does_what_it_says(running: Product) -> None:
+    failing = running.ask(f"/jobs/{running.job('fails-and-retries')}/run", "POST")
     soon = (datetime.now(UTC) + timedelta(seconds=2)).isoformat(timespec="milliseconds")
     target = {"kind": "command", "argv": ["echo", "once"]}
-    once = product.ask("/jobs", "POST", {"name": "once", "target": target, "schedule": {"at": soon}})
+    once = running.ask("/jobs", "POST", {"name": "once", "target": target, "schedule": {"at": soon}})
 
-    hello = product.run_in("succeeded", product.job("hello-every-5-seconds"))
-    assert "Hello, Beatkeeper" in product.request(f"/runs/{hello['id']}/log").text
+    hello = running.run_in("succeeded", running.job("hello-every-5-seconds"))
+    assert "Hello, Beatkeeper" in running.request(f"/runs/{hello['id']}/log").text
 
-    long_one = product.run_in("running", product.job("long-one-to-cancel"))
-    (body,) = wait_until(lambda: product.pids_of("of 120; sleep 5"), what="the process of the long one")
-    product.ask(f"/runs/{long_one['id']}/cancel", "POST")
-    product.run_in("cancelled", product.job("long-one-to-cancel"))
+    long_one = running.run_in("running", running.job("long-one-to-cancel"))
+    (body,) = wait_until(lambda: running.pids_of(LONG_ONE), 60, "the process of the long one")
+    running.ask(f"/runs/{long_one['id']}/cancel", "POST")
+    running.run_in("cancelled", running.job("long-one-to-cancel"))
     assert living([body]) == []
 
-    assert product.run_in("succeeded", once["id"])["planned_at"]
-    assert len(product.ask(f"/runs?job={once['id']}")["results"]) == 1
-    wait_until(lambda: product.ask(f"/runs/{failing['id']}")["state"] == "dead", 60, "the end of its retries")
-    assert len(product.ask(f"/runs/{failing['id']}/attempts")["results"]) == 3
+    assert running.run_in("succeeded", once["id"])["planned_at"]
+    assert len(running.ask(f"/runs?job={once['id']}")["results"]) == 1
+    wait_until(lambda: running.ask(f"/runs/{failing['id']}")["state"] == "dead", 60, "the end of its retries")
+    assert len(running.ask(f"/runs/{failing['id']}/attempts")["results"]) == 3
 
 
 def test_with_servers_of_their_own_it_starts_none(
@@ -166,30 +193,30 @@ def test_with_servers_of_their_own_it_starts_none(
     assert living(family) == []
 
 
-def test_a_child_that_is_killed_is_started_again(product: Product) -> None:
-    before = product.pids_of("gunicorn")[0]
+def test_a_child_that_is_killed_is_started_again(running: Product) -> None:
+    before = running.pids_of("gunicorn")[0]
     os.kill(before, signal.SIGKILL)
-    product.supervisor.wait_for_output("api was killed by SIGKILL; starting it again in 1 s")
-    wait_until(lambda: answers_health(product.port), what="the API after its death")
-    assert before not in product.pids_of("gunicorn")
-    os.kill(postgres_pid(product), signal.SIGKILL)
-    product.supervisor.wait_for_output("PostgreSQL ended; starting it again")
-    wait_until(lambda: job_count(product), what="the database after its death")
+    running.supervisor.wait_for_output("api was killed by SIGKILL; starting it again in 1 s")
+    wait_until(lambda: answers_health(running.port), what="the API after its death")
+    assert before not in running.pids_of("gunicorn")
+    os.kill(postgres_pid(running), signal.SIGKILL)
+    running.supervisor.wait_for_output("PostgreSQL ended; starting it again")
+    wait_until(lambda: job_count(running), what="the database after its death")
 
 
-def test_a_second_copy_is_refused_and_the_first_goes_on(product: Product, processes: Processes) -> None:
-    second = Product(processes, product.state)
+def test_a_second_copy_is_refused_and_the_first_goes_on(running: Product, processes: Processes) -> None:
+    second = Product(processes, running.state)
     assert second.supervisor.wait() == 2
     assert second.supervisor.text().splitlines() == [
-        f"{product.state} is in use by another copy (process {product.supervisor.pid}); `make down` stops it"
+        f"{running.state} is in use by another copy (process {running.supervisor.pid}); `make down` stops it"
     ]
-    assert answers_health(product.port)
+    assert answers_health(running.port)
 
 
 def test_ctrl_c_leaves_nothing_running_and_a_second_start_continues(
     product: Product, processes: Processes
 ) -> None:
-    family = list(product.family())
+    family = product.family_at_work()
     key, login = product.printed("key"), product.printed("login")
     jobs = job_count(product)
     product.supervisor.send(signal.SIGINT)
@@ -215,7 +242,7 @@ def test_down_stops_it_and_says_so_when_there_is_nothing_to_stop(product: Produc
 def test_a_supervisor_killed_with_sigkill_takes_everything_with_it(
     product: Product, processes: Processes
 ) -> None:
-    family = list(product.family())
+    family = product.family_at_work()
     product.supervisor.send(signal.SIGKILL)
     wait_until(lambda: not living(family), 60, "the end of everything")
     again = Product(processes, product.state, product.port)
