@@ -52,12 +52,20 @@ def test_output_of_both_streams_is_logged(run: Runner) -> None:
 
 
 def test_lines_come_while_it_runs(run: Runner) -> None:
-    thread = threading.Thread(target=run, args=("sh", "-c", "echo first; exec sleep 30"))
+    ended: list[int | None] = []
+
+    def start() -> None:
+        with pytest.raises(TargetFailed) as failed:
+            run("sh", "-c", "echo first; exec sleep 30")
+        ended.append(failed.value.exit_code)
+
+    thread = threading.Thread(target=start)
     thread.start()
     wait_until(lambda: hasattr(run, "claim") and "first" in run.log, 5, "the first line")
     group, _ = wait_until(lambda: run.table.raw_body(0) if run.table.raw_body(0)[0] else None, 5, "its group")
     os.killpg(group, 9)
     thread.join()
+    assert ended == [137]
 
 
 def test_the_worker_s_environment_is_not_passed_on(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from runs.targets import http
 from runs.targets.http import AddressRefused, CheckedAddresses, execute, is_public
 from scheduler_project.sdk.capture import AttemptLog, secrets_in
 from scheduler_project.sdk.log_store import FolderLogStore
+from scheduler_project.sdk.outcomes import PermanentError
 from scheduler_project.sdk.slots import Hand, SlotTable
 from scheduler_project.sdk.targets import Attempt, TargetFailed
 from tests.sdk.test_celery_target import make_claim
@@ -50,7 +51,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(b"x" * 1_000_000 if kind == "long" else b"hello from the target")
 
-    do_GET = do_POST
+    do_GET = do_POST  # noqa: N815 - the standard library's name
 
     def log_message(self, *_arguments: Any) -> None:
         pass
@@ -59,7 +60,7 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def server() -> Iterator[Server]:
     server = Server()
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     yield server
     server.shutdown()
@@ -210,7 +211,7 @@ def test_the_inside_is_refused_whatever_it_is_called(call: Caller, url: str) -> 
 
 @pytest.mark.parametrize("url", ["ftp://example.com/x", "file:///etc/passwd", "unix:///run/docker.sock"])
 def test_only_http_is_spoken(call: Caller, url: str) -> None:
-    with pytest.raises(http.PermanentError):
+    with pytest.raises(PermanentError):
         call(url, [])
 
 
