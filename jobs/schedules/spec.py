@@ -175,8 +175,7 @@ def _instant(value: object, where: str) -> datetime:
     *numbers, fraction, zulu, sign, hours, minutes = match.groups()
     if not zulu and not sign:
         raise BadSchedule(where, f"{value} has no offset, so it is no instant", INSTANT_HINT)
-    if fraction and fraction[3:].strip("0"):
-        raise BadSchedule(where, f"{value[:60]} has a fraction of a millisecond", INSTANT_HINT)
+    # Most languages write microseconds; the rest of a millisecond is cut off.
     microsecond = int((fraction or "")[:3].ljust(3, "0")) * 1000
     try:
         offset = timedelta(hours=int(hours or 0), minutes=int(minutes or 0)) * (-1 if sign == "-" else 1)
