@@ -14,13 +14,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID
 
+import amqp
+import kombu
 import psycopg
 import pytest
 from django.db import connection
 from psycopg.rows import dict_row
 
 from jobs.models import Job, Tenant
-from runs.services import run_now
+from runs.models import Run
+from runs.services import cancel_run, run_now
 from scheduler_project.sdk import processes as kernel
 from scheduler_project.sdk.log_store import log_store
 from scheduler_project.sdk.outcomes import LogPointer
@@ -133,6 +136,7 @@ class Platform:
             "BEATKEEPER_BEAT_SECONDS": str(BEAT),
             "BEATKEEPER_FENCE_MARGIN_SECONDS": str(MARGIN),
             "BEATKEEPER_GRACE_SECONDS": "1",
+            "BEATKEEPER_COMMANDS_AS_WORKER": "1",
         }
 
     @property
@@ -169,21 +173,26 @@ class Platform:
     def post(self, tenant: Tenant | None = None, **spec: Any) -> Job:
         """A job on demand whose body is the witness, unless told otherwise; retried at once."""
         kwargs = {key: spec.pop(key) for key in ("seconds", "until", "raising") if key in spec}
-        target = {"kind": "celery", "task": spec.pop("task", WITNESS), "args": [], "kwargs": kwargs}
-        given = {"target": target, "retry": AT_ONCE, "overlap": "allow_all", **spec}
+        body = {"kind": "celery", "task": spec.pop("task", WITNESS), "args": [], "kwargs": kwargs}
+        given = {"target": body, "retry": AT_ONCE, "overlap": "allow_all", **spec}
         with our_connection():
             return post_job(tenant or self.tenant, **given)
 
-    def run_once(self, **spec: Any) -> Job:
+    def run_once(self, tenant: Tenant | None = None, **spec: Any) -> Job:
         """A job on demand that is asked for once."""
-        return self.run_often(1, **spec)
+        return self.run_often(1, tenant, **spec)
 
-    def run_often(self, times: int, **spec: Any) -> Job:
-        job = self.post(**spec)
+    def run_often(self, times: int, tenant: Tenant | None = None, **spec: Any) -> Job:
+        job = self.post(tenant, **spec)
         with our_connection():
             for number in range(times):
                 run_now(job, request=str(number).encode())
         return job
+
+    def cancel(self, job: Job) -> None:
+        """The job's one run."""
+        with our_connection():
+            cancel_run(Run.objects.get(job=job), "no longer wanted")
 
     # What came of it.
 
@@ -216,6 +225,21 @@ class Platform:
 
     def live(self, job: Job) -> list[Row]:
         return self.rows("SELECT * FROM beatkeeper_live_run WHERE job_id = %s ORDER BY id", job.pk)
+
+    def queue(self, name: str) -> tuple[int, int]:
+        """Messages that wait in it and its consumers, by a passive declare; nothing of what is not there."""
+        with kombu.Connection(self.broker_url, connect_timeout=5) as broker:
+            channel: Any = broker.channel()
+            try:
+                declared = channel.queue_declare(name, passive=True)
+            except amqp.NotFound:
+                return 0, 0
+        return declared.message_count, declared.consumer_count
+
+    def purge(self, name: str) -> int:
+        with kombu.Connection(self.broker_url, connect_timeout=5) as broker:
+            channel: Any = broker.channel()
+            return int(channel.queue_purge(name))
 
     def log_of(self, run: Row) -> str:
         assert run["log_object"], "the run has no log"
@@ -303,6 +327,16 @@ def send(number: signal.Signals, *pids: int) -> int:
 def is_dead(pid: int) -> bool:
     found = kernel.status(pid)
     return found is None or found[0] in kernel.DEAD_STATES
+
+
+def running(words: str) -> list[int]:
+    """Living processes with these words in their command line."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        with suppress(OSError):
+            if folder.name.isdecimal() and words.encode() in (folder / "cmdline").read_bytes():
+                found.append(int(folder.name))
+    return found
 
 
 def children_of(parent: int) -> list[int]:

@@ -1,5 +1,8 @@
-"""One job travels the whole way, through real processes."""
+"""A job travels the whole way through real processes: scheduler, broker, worker, log store, history."""
 
+from datetime import datetime, timedelta, timezone
+
+from tests.factories import make_tenant
 from tests.system.platform import Platform
 
 
@@ -15,3 +18,49 @@ def test_a_job_every_second_runs_and_keeps_what_it_printed(platform: Platform) -
     run = platform.runs(job)[0]
     assert "attempt 1" in platform.log_of(run)
     assert platform.outcomes(run) == ["succeeded"]
+
+
+def test_a_one_time_job_two_seconds_ahead_runs_once_and_on_time(platform: Platform) -> None:
+    platform.scheduler()
+    platform.scheduler()
+    platform.worker().wait_until_known()
+    at = datetime.now(timezone.utc) + timedelta(seconds=2)
+    job = platform.post(schedule={"at": at.isoformat()})
+    run = platform.run_of(job, "succeeded")
+    (witness,) = platform.witnessed(run["id"])
+    assert (
+        timedelta(0) <= datetime.fromtimestamp(witness.started_at, timezone.utc) - at < timedelta(seconds=1)
+    )
+
+    # Its time is behind it: a job that comes after it, and is done, shows that nothing more comes.
+    platform.run_of(platform.run_once(), "succeeded")
+    assert len(platform.runs(job)) == 1
+    assert len(platform.witnessed(run["id"])) == 1
+    (status,) = platform.rows("SELECT status FROM beatkeeper_job WHERE id = %s", job.pk)
+    assert status["status"] == "finished"
+
+
+def test_a_failing_job_is_tried_as_often_as_it_says_and_ends_dead(platform: Platform) -> None:
+    platform.scheduler()
+    platform.worker()
+    retry = {"max_attempts": 3, "backoff": "exponential", "base": 0.1, "cap": 0.5}
+    job = platform.run_once(raising=True, retry=retry)
+    run = platform.run_of(job, "dead")
+    assert platform.outcomes(run) == ["failed"] * 3
+    assert [seen.attempt for seen in platform.witnessed(run["id"])] == [1, 2, 3]
+    assert (run["error_type"], run["error_line"]) == ("ValueError", "as asked")
+    assert "as asked" in platform.log_of(run)
+
+
+def test_a_tenant_that_comes_while_the_worker_runs_gets_a_lane_it_listens_to(platform: Platform) -> None:
+    platform.scheduler()
+    worker = platform.worker()
+    platform.run_of(platform.run_once(), "succeeded")
+    newcomer = make_tenant()
+    # The first runs of a lane may be fed: its queue is younger than they are.
+    platform.run_of(platform.run_once(newcomer), "succeeded")
+    (lane,) = platform.rows("SELECT queue FROM beatkeeper_lane WHERE tenant_id = %s", newcomer.pk)
+    platform.wait(lambda: platform.queue(lane["queue"])[1], 20, "the worker to listen to the new lane")
+    run = platform.run_of(platform.run_once(newcomer), "succeeded")
+    (witness,) = platform.witnessed(run["id"])
+    assert witness.pid in worker.children()
