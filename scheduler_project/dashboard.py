@@ -23,7 +23,7 @@ from runs.run_page import state_label, state_of
 from runs.states import FinalState, LiveState
 from scheduler_project.doctor import schedulers, work
 from scheduler_project.doctor.findings import Level
-from scheduler_project.doctor.work import LATE_SECONDS, living_workers
+from scheduler_project.doctor.work import LATE_SECONDS, living_workers, overdue
 
 # A figure that takes longer is left out: the page must answer when the database is in trouble.
 SLOWEST_FIGURE = "2s"
@@ -125,7 +125,7 @@ class Seen:
         return Figure("Dead in 24 hours", f"{count:,}", url=url, tone="bad" if count else "good")
 
     def late(self) -> Figure:
-        count = self.late_clocks().count()
+        count = overdue()[0] if self.everything else self.late_clocks().count()
         return Figure("Late jobs", f"{count:,}", "due and not fired", tone="bad" if count else "good")
 
     def workers(self) -> Figure:

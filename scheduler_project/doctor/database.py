@@ -176,7 +176,10 @@ def setting(name: str) -> str:
 def rows(query: str, parameters: list[Any] | None = None) -> list[tuple[Any, ...]]:
     """One short transaction, so that the limit of its time does not stay behind in a pooled connection."""
     with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute("SELECT set_config('statement_timeout', %s, true)", [SLOWEST_STATEMENT])
+        cursor.execute(
+            "SELECT set_config('statement_timeout', %s, true) WHERE current_setting('statement_timeout') = '0'",
+            [SLOWEST_STATEMENT],
+        )
         cursor.execute(query, parameters or [])
         return list(cursor.fetchall())
 

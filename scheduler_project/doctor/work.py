@@ -1,7 +1,7 @@
 """Is what is due being fired, handed over and executed, and if not, what is it that is missing."""
 
 import tempfile
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -9,35 +9,43 @@ from django.conf import settings
 from django.db.models import Count, QuerySet, Sum
 from django.db.models.functions import Now
 
-from jobs.models import Declaration, Job, JobStatus
+from jobs.database_clock import database_now
+from jobs.models import JOB_SLICES, Declaration, Job, JobStatus
 from runs.models import LiveRun, NodeState, WorkerNode
 from runs.states import LiveState
 from scheduler_project.doctor.database import rows
 from scheduler_project.doctor.findings import Findings, age, counted, fine, problem
 
 LATE_SECONDS = 15
+LATE_COUNTED = 1000
 UNCLAIMED_SECONDS = 60
 DECLARATION_SECONDS = 60
 SHOWN = 3
 
 
 def due_jobs() -> Findings:
-    ((count, oldest),) = rows(
-        "SELECT count(*), extract(epoch FROM now() - min(next_run_at))::float8 FROM beatkeeper_job_clock"
-        " WHERE next_run_at < now() - make_interval(secs => %s)",
-        [LATE_SECONDS],
-    )
+    count, oldest = overdue()
     if not count:
         yield fine("no job is due and not fired")
         return
-    ((name,),) = rows(
-        "SELECT job.name FROM beatkeeper_job_clock clock JOIN beatkeeper_job job ON job.id = clock.job_id"
-        " WHERE clock.next_run_at IS NOT NULL ORDER BY clock.next_run_at LIMIT 1"
-    )
+    late = Job.objects.present().filter(clock__next_run_at=oldest).first()
+    seconds = (database_now() - oldest).total_seconds() if oldest else 0
     yield problem(
-        f"{counted(count, 'job is', 'jobs are')} due and not fired, {name} since {age(oldest)}",
+        f"{counted(count, 'job is', 'jobs are')} due and not fired, {late or 'the first'} since {age(seconds)}",
         "see whether a scheduler is alive and which slices are uncovered; its log names what holds it up",
     )
+
+
+def overdue() -> tuple[int, datetime | None]:
+    """How many, and since when; by slices as the index has them, and of each at most so many."""
+    ((count, oldest),) = rows(
+        "SELECT count(*), min(due.next_run_at) FROM generate_series(0, %s - 1) AS slice (number)"
+        " CROSS JOIN LATERAL (SELECT next_run_at FROM beatkeeper_job_clock"
+        "  WHERE slice = slice.number AND next_run_at < now() - make_interval(secs => %s)"
+        "  ORDER BY next_run_at LIMIT %s) due",
+        [JOB_SLICES, LATE_SECONDS, LATE_COUNTED],
+    )
+    return count, oldest
 
 
 def queued_runs() -> Findings:
