@@ -38,11 +38,10 @@ def wait_until_somebody_waits_for(holder: psycopg.Connection[Any]) -> None:
     """Until another backend stands behind a lock of this connection: the interleaving is reached, not hoped for."""
     pid = holder.info.backend_pid
 
-    def waits() -> bool:
-        with connection.cursor() as cursor:
-            cursor.execute(
-                "SELECT count(*) FROM pg_stat_activity WHERE %s = ANY (pg_blocking_pids(pid))", [pid]
-            )
-            return bool(cursor.fetchone()[0])
+    def waits(watcher: psycopg.Connection[Any]) -> bool:
+        waiting = "SELECT count(*) FROM pg_stat_activity WHERE %s = ANY (pg_blocking_pids(pid))"
+        return bool(watcher.execute(waiting, [pid]).fetchone()[0])  # type: ignore[index]
 
-    wait_until(waits, what="another connection to wait for ours")
+    # On a connection of its own: inside a transaction the view would stand still.
+    with psycopg.connect(dsn(), autocommit=True) as watcher:
+        wait_until(lambda: waits(watcher), what="another connection to wait for ours")
