@@ -5,7 +5,7 @@ import secrets
 
 # Child processes started by a test inherit the name, so that they talk to the same database and queues.
 TEST_ID = os.environ.setdefault("BEATKEEPER_TEST_ID", secrets.token_hex(4))
-os.environ.setdefault("SECRET_KEY", "only-for-tests-" + "x" * 40)
+os.environ.setdefault("SECRET_KEY", "only-for-tests-and-not-a-secret-0123456789abcdef")
 os.environ.setdefault("DATABASE_URL", "postgresql://root@127.0.0.1:5432/postgres")
 os.environ.setdefault("BEATKEEPER_LOG_LEVEL", "WARNING")
 os.environ.setdefault("BEATKEEPER_QUEUE_PREFIX", f"bk-{TEST_ID}")

@@ -51,7 +51,7 @@ def held_open() -> Iterator[psycopg.Connection[Any]]:
 
 def let_go(holder: psycopg.Connection[Any], how: str = "COMMIT") -> None:
     """Ends the transaction in the middle of its block; the block's own end finds another, empty one."""
-    holder.execute(how)  # type: ignore[call-overload]
+    holder.execute(how)
     holder.execute("BEGIN")
 
 
