@@ -1,8 +1,10 @@
 """Runs the statements of sql/queries.sql by name, on a scheduler's own session or inside a Django transaction."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import psycopg
 from psycopg.rows import tuple_row
@@ -24,3 +26,21 @@ def change(connection: Connection, name: str, values: Mapping[str, Any] | None =
     """How many rows the statement changed."""
     with psycopg.Cursor(connection) as cursor:
         return cursor.execute(SQL[name], values).rowcount
+
+
+def array(values: Iterable[Any], write: Callable[[Any], str] = str) -> str:
+    """An array as PostgreSQL reads it, for batches: several times faster than the driver's own way."""
+    return "{" + ",".join(["NULL" if value is None else write(value) for value in values]) + "}"
+
+
+def hexed(identity: UUID) -> str:
+    return f"{identity.int:032x}"
+
+
+def quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def instant(at: datetime) -> str:
+    return at.isoformat()

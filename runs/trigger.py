@@ -7,7 +7,7 @@ The next planned time follows from the previous planned time, never from the clo
 import json
 import logging
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
@@ -18,7 +18,7 @@ import psycopg
 from django.conf import settings
 
 from jobs import schedules
-from runs.queries import Connection, change, rows
+from runs.queries import Connection, array, change, hexed, instant, quoted, rows
 from runs.slices import LostLocks
 from runs.states import FinalState, Trigger
 from scheduler_project.sdk.ids import milliseconds, run_id
@@ -120,21 +120,22 @@ def trigger_job(connection: Connection, job_id: UUID, now: datetime) -> Triggere
 
 def _settle(connection: Connection, due: dict[UUID, datetime], done: Triggered) -> None:
     visits = []
-    for row in rows(connection, "jobs_of_clocks", {"jobs": list(due)}):
+    grace = timedelta(seconds=settings.MISFIRE_GRACE_SECONDS)
+    for row in rows(connection, "jobs_of_clocks", {"jobs": array(due, hexed)}):
         job = DueJob(due[row[0]].astimezone(timezone.utc), *row)
         try:
-            visits.append(visit(job, done.now))
+            visits.append(visit(job, done.now, grace))
         except Exception as error:  # a schedule that raises is parked, whatever it raises (R9)
             _park(connection, job, f"The next time cannot be reckoned: {error}", done)
     _write_or_halve(connection, visits, done)
 
 
-def visit(job: DueJob, now: datetime) -> Visit:
+def visit(job: DueJob, now: datetime, grace: timedelta) -> Visit:
     """Pure: which runs, which gap, which next time."""
     found = Visit(job)
     if not job.active:
         return found
-    fresh_from = now - timedelta(seconds=settings.MISFIRE_GRACE_SECONDS)
+    fresh_from = now - grace
     first: datetime | None = job.due_at
     if job.due_at < fresh_from:
         first = next_time(job, fresh_from - MILLISECOND)
@@ -212,7 +213,10 @@ def _write(connection: Connection, visits: Sequence[Visit], done: Triggered) -> 
     change(
         connection,
         "move_clocks",
-        {"job_id": [v.job.id for v in visits], "next_run_at": [v.next_at for v in visits]},
+        {
+            "job_id": array((found.job.id for found in visits), hexed),
+            "next_run_at": array((found.next_at for found in visits), instant),
+        },
     )
     finished = [v.job.id for v in visits if v.next_at is None and v.job.active]
     if finished:
@@ -242,7 +246,17 @@ class NewRun(NamedTuple):
     gated: bool
 
 
+WRITTEN: dict[str, Callable[[Any], str]] = {
+    "id": hexed,
+    "job_id": hexed,
+    "planned_at": instant,
+    "available_at": instant,
+    "target_key": quoted,
+}
+
+
 def _born(visits: Iterable[Visit], taken: Collection[UUID], now: datetime) -> Iterable[NewRun]:
+    bound = int(settings.STARVATION_BOUND_SECONDS)
     for found in visits:
         job = found.job
         trigger = Trigger.CATCH_UP.value if found.catch_up else Trigger.SCHEDULE.value
@@ -257,11 +271,12 @@ def _born(visits: Iterable[Visit], taken: Collection[UUID], now: datetime) -> It
             available_at = now if found.catch_up else planned_at
             yield NewRun(
                 identity, job.tenant_id, job.id, job.version, job.pool_id, trigger, planned_at, job.priority,
-                state, available_at, rank(available_at, job.priority), job.target_key, job.gated,
+                state, available_at, milliseconds(available_at) - job.priority * bound, job.target_key, job.gated,
             )  # fmt: skip
 
 
 def rank(available_at: datetime, priority: int) -> int:
+    """Of a run that may go from then on: it does not change with time, and lower goes first."""
     return milliseconds(available_at) - priority * int(settings.STARVATION_BOUND_SECONDS)
 
 
@@ -285,8 +300,9 @@ def _owners(connection: Connection, ids: Sequence[UUID]) -> dict[UUID, UUID]:
 def _insert_runs(connection: Connection, born: Sequence[NewRun]) -> set[UUID]:
     if not born:
         return set()
-    columns = dict(zip(NewRun._fields, map(list, zip(*born, strict=True)), strict=True))
-    return {row[0] for row in rows(connection, "insert_runs", columns)}
+    columns = zip(NewRun._fields, zip(*born, strict=True), strict=True)
+    values = {name: array(column, WRITTEN.get(name, str)) for name, column in columns}
+    return {row[0] for row in rows(connection, "insert_runs", values)}
 
 
 Span = tuple[DueJob, datetime, datetime, str, str]

@@ -38,13 +38,17 @@ SELECT job.id, job.tenant_id, job.pool_id, job.version, job.priority,
        job.status = 'active' AND job.deleted_at IS NULL,
        version.schedule::text, version.anchor_at, version.overlap = 'skip', version.catch_up ->> 'policy',
        (version.catch_up ->> 'window')::float8, version.target_key,
-       EXISTS (SELECT FROM beatkeeper_job_gate gate WHERE gate.job_id = job.id),
-       version.overlap = 'skip' AND EXISTS (
-           SELECT FROM beatkeeper_live_run live
-           WHERE live.job_id = job.id AND live.trigger IN ('schedule', 'catch_up'))
+       gate.job_id IS NOT NULL, unfinished.id IS NOT NULL
 FROM unnest(%(jobs)s::uuid[]) AS clock (job_id)
 JOIN beatkeeper_job job ON job.id = clock.job_id
-JOIN beatkeeper_job_version version ON version.job_id = job.id AND version.version = job.version;
+JOIN beatkeeper_job_version version ON version.job_id = clock.job_id AND version.version = job.version
+LEFT JOIN beatkeeper_job_gate gate ON gate.job_id = clock.job_id
+-- Not EXISTS, which the planner may answer by reading the whole table into a hash.
+LEFT JOIN LATERAL (
+    SELECT live.id FROM beatkeeper_live_run live
+    WHERE version.overlap = 'skip' AND live.job_id = clock.job_id AND live.trigger IN ('schedule', 'catch_up')
+    LIMIT 1
+) unfinished ON true;
 
 -- name: runs_that_exist
 -- Which of these ids are taken, and by which job.
