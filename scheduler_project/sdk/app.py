@@ -9,6 +9,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from celery.app.task import Task
+from celery.local import Proxy
+
 from .celery_target import CeleryTarget
 from .declarations import declaration
 from .permit_task import register_permit_task
@@ -82,9 +85,9 @@ class Beatkeeper:
         declaration(task="", **options)
 
         def declare(task: T) -> T:
-            if not hasattr(type(task), "delay"):
+            # `@app.task` gives a proxy until the app is finalized; looking through it would do that too early.
+            if not isinstance(task, (Proxy, Task)):
                 raise TypeError("@keeper.job belongs above @app.task: it takes a Celery task")
-            # Its name is asked for later: doing so now would make a lazy task of it too early.
             self._declared.append((task, options))
             return task
 
