@@ -111,10 +111,14 @@ class Processes:
         self._started: list[RealProcess] = []
 
     def start(
-        self, *command: str, env: Mapping[str, str | None] | None = None, name: str = ""
+        self,
+        *command: str,
+        env: Mapping[str, str | None] | None = None,
+        name: str = "",
+        cwd: Path = CHECKOUT,
     ) -> RealProcess:
         output = self.folder / f"{len(self._started):02}-{name or Path(command[0]).name}.log"
-        process = RealProcess(command, output, env)
+        process = RealProcess(command, output, env, cwd)
         self._started.append(process)
         return process
 

@@ -1,5 +1,6 @@
 """The whole product for a test: its processes end before its database is emptied."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,8 @@ from django.db import connection
 from pytest_django import DjangoDbBlocker
 
 from tests.private_rabbitmq import PrivateRabbitMQ
-from tests.processes import Processes
+from tests.processes import CHECKOUT, Processes
+from tests.system.adopter import run_to_end
 from tests.system.platform import Platform
 
 
@@ -63,6 +65,38 @@ def django_at(url: str) -> Iterator[None]:
     with patch.dict(connection.settings_dict, there):
         yield
         connection.close()
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    run_to_end(
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "wheel",
+            "--quiet",
+            "--no-deps",
+            "--wheel-dir",
+            str(folder),
+            str(CHECKOUT),
+        ]
+    )
+    (built,) = folder.glob("beatkeeper-*.whl")
+    return built
+
+
+@pytest.fixture(scope="session")
+def adopter(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The python of a virtual environment with the wheel, as a team would install it."""
+    folder = tmp_path_factory.mktemp("adopter") / "venv"
+    run_to_end([sys.executable, "-m", "venv", str(folder)])
+    python = folder / "bin" / "python"
+    run_to_end(
+        [str(python), "-m", "pip", "install", "--quiet", f"{wheel}[db]", "django-auditlog", "Django<6"]
+    )
+    return python
 
 
 @pytest.fixture

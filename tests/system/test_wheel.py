@@ -1,45 +1,9 @@
 """The wheel holds the SDK alone, and lives beside django-auditlog and somebody's own `jobs` (R35)."""
 
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
-import pytest
-
-from tests.processes import CHECKOUT
-
-SAMPLE = CHECKOUT / "tests" / "sample_codebase"
-
-
-@pytest.fixture(scope="session")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    _run(
-        [
-            sys.executable,
-            "-m",
-            "pip",
-            "wheel",
-            "--quiet",
-            "--no-deps",
-            "--wheel-dir",
-            str(folder),
-            str(CHECKOUT),
-        ]
-    )
-    (built,) = folder.glob("beatkeeper-*.whl")
-    return built
-
-
-@pytest.fixture(scope="session")
-def adopter(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The python of a virtual environment with the wheel, as a team would install it."""
-    folder = tmp_path_factory.mktemp("adopter") / "venv"
-    _run([sys.executable, "-m", "venv", str(folder)])
-    python = folder / "bin" / "python"
-    _run([str(python), "-m", "pip", "install", "--quiet", f"{wheel}[db]", "django-auditlog", "Django<6"])
-    return python
+from tests.system.adopter import SAMPLE, run_to_end
 
 
 def test_the_wheel_holds_the_sdk_and_nothing_else(wheel: Path) -> None:
@@ -52,9 +16,10 @@ def test_the_wheel_holds_the_sdk_and_nothing_else(wheel: Path) -> None:
 def test_it_lives_beside_django_auditlog_and_a_package_named_jobs(adopter: Path) -> None:
     told = _python(
         adopter,
-        "import auditlog, jobs.openings, beatkeeper, sys\n"
-        "from beatkeeper import Beatkeeper\n"
-        "print(jobs.openings.VACANCIES[0], 'site-packages' in auditlog.__file__, 'django' in sys.modules)",
+        "import sys; from beatkeeper import Beatkeeper\n"
+        "django = 'django.apps' in sys.modules\n"
+        "import auditlog, jobs.openings\n"
+        "print(jobs.openings.VACANCIES[0], 'site-packages' in auditlog.__file__, django)",
     )
     assert told == "baker True False"
 
@@ -72,10 +37,10 @@ def test_django_auditlog_is_whole_after_the_installation(adopter: Path) -> None:
 def test_a_decorated_task_is_the_task_it_was(adopter: Path) -> None:
     told = _python(
         adopter,
-        "from shop.celery import app, settle\n"
-        "print(settle(), type(settle).__name__, settle is app.tasks['shop.celery.settle'], hasattr(settle, 'delay'))",
+        "from shop.celery import app, settle, tidy\n"
+        "print(settle(), type(settle) is type(tidy), settle.name in app.tasks, callable(settle.delay))",
     )
-    assert told == "settled the day\nsettled settle True True"
+    assert told == "settled the day\nsettled True True True"
 
 
 def test_nothing_of_the_host_app_is_changed(adopter: Path) -> None:
@@ -97,12 +62,4 @@ def _python(python: Path, program: str) -> str:
         "SHOP_LOG_STORE": "file:///nonexistent",
         "BEATKEEPER_DATABASE_URL": "postgresql://127.0.0.1:1/none",
     }
-    return _run([str(python), "-c", program], cwd=SAMPLE, env=env).strip()
-
-
-def _run(command: list[str], cwd: Path = CHECKOUT, env: dict[str, str] | None = None) -> str:
-    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True)
-    assert done.returncode == 0, (
-        f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
-    )
-    return done.stdout
+    return run_to_end([str(python), "-c", program], cwd=SAMPLE, env=env).strip()
