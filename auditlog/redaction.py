@@ -2,9 +2,9 @@
 
 import re
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import urlsplit, urlunsplit
 
-MASK = "***"
+MASK = "•••"
 WORDS = (
     "auth|authorization|bearer|cookie|credential|credentials|dsn|key|apikey|passphrase|passwd|password|pwd|"
     "secret|secrets|session|signature|token|tokens"
@@ -55,8 +55,5 @@ def _redact_url(text: str) -> str:
     except ValueError:
         return text
     netloc = f"{MASK}@{host[2]}" if host[1] else parts.netloc
-    query = parts.query
-    if any(is_secret(name) for name, _ in parse_qsl(query)):
-        pairs = parse_qsl(query, keep_blank_values=True)
-        query = urlencode([(name, MASK if is_secret(name) else item) for name, item in pairs], safe=MASK)
+    query = "&".join(_redact_text(pair) for pair in parts.query.split("&"))
     return urlunsplit(parts._replace(netloc=netloc, query=query))

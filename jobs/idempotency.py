@@ -28,7 +28,11 @@ class Answer:
 
 def read_key(given: str) -> str:
     if len(given) > 200 or not given.isascii() or not given.isprintable():
-        raise refused("Idempotency-Key", "is not a key", "at most 200 printable ASCII characters; a UUID is good")
+        raise refused(
+            "Idempotency-Key",
+            "the Idempotency-Key is not usable",
+            "at most 200 printable ASCII characters; a UUID is good",
+        )
     return sha256(given.encode()).hexdigest()
 
 

@@ -37,7 +37,7 @@ def refuse_unknown(given: Mapping[str, object], known: Iterable[str], field: str
     errors = [
         FieldError(
             f"{field}.{name[:60]}" if field else name[:60],
-            "is not known",
+            f"{shown(name)} is not known",
             near(name, known) or listed(known, "known are"),
             "unknown_field",
         )

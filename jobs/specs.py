@@ -138,7 +138,9 @@ def _read(
     for name in (field for field in FIELDS if field in given):
         read = _reader(name, tenant, str(job_id))
         _collect(errors, lambda n=name, r=read: values.__setitem__(n, r(given[n])))  # type: ignore[misc]
-    errors += [FieldError(name, "is required", code="required") for name in required if name not in given]
+    errors += [
+        FieldError(name, f"{name} is required", code="required") for name in required if name not in given
+    ]
     return values, errors
 
 
@@ -153,10 +155,10 @@ def _unknown_fields(given: Json) -> list[FieldError]:
     errors = []
     for name in given:
         if name in READ_ONLY:
-            errors.append(FieldError(name, "cannot be set", READ_ONLY[name], "read_only"))
+            errors.append(FieldError(name, f"{name} cannot be set", READ_ONLY[name], "read_only"))
         elif name not in FIELDS:
             hint = near(name, FIELDS) or listed(FIELDS, "known are")
-            errors.append(FieldError(name[:60], "is not known", hint, "unknown_field"))
+            errors.append(FieldError(name[:60], f"{shown(name)} is not known", hint, "unknown_field"))
     return errors
 
 

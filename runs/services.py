@@ -8,7 +8,7 @@ from django.db import transaction
 
 from auditlog.actions import Action
 from auditlog.context import current_actor
-from auditlog.record import record
+from auditlog.record import record, record_each
 from jobs.database_clock import database_now
 from jobs.input_checks import expect_object, refuse_large
 from jobs.models import Job, JobStatus
@@ -93,8 +93,7 @@ def cancel_unfinished(job: Job, reason: str) -> int:
     ids = [live["id"] for live in requests.lock_runs_of(job.pk)]
     done = requests.cancel(ids, reason)
     for action, changed in ((Action.RUN_CANCELLED, done.ended), (Action.RUN_CANCEL_REQUESTED, done.asked)):
-        for run_id in changed:
-            record(action, Run(pk=run_id), tenant_id=job.tenant_id, reason=reason)
+        record_each(action, [Run(pk=run_id) for run_id in changed], tenant_id=job.tenant_id, reason=reason)
     return len(ids)
 
 

@@ -4,6 +4,7 @@ import base64
 import json
 import logging
 import math
+from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
@@ -27,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 PROBLEM_TYPE = "application/problem+json"
 DEFAULT_LIMIT, MAX_LIMIT = 50, 200
+DEEPEST = 100
 STATUS: tuple[tuple[type[Refused], int], ...] = (
     (InvalidInput, 400),
     (Missing, 404),
@@ -40,6 +42,7 @@ CODES = {
     403: "forbidden",
     404: "not_found",
     405: "method_not_allowed",
+    411: "length_required",
     413: "body_too_large",
     415: "unsupported_media_type",
     429: "throttled",
@@ -49,6 +52,7 @@ CODES = {
 HINTS = {
     401: "send `Authorization: Bearer <key>` with a key of your tenant",
     404: "missing, or of another tenant; addresses have no slash at their end",
+    411: "send Content-Length",
     415: "send Content-Type: application/json",
     503: "try again in a few seconds",
 }
@@ -59,6 +63,11 @@ class BodyTooLarge(exceptions.APIException):
 
     def __init__(self) -> None:
         super().__init__(f"the body is over {settings.DATA_UPLOAD_MAX_MEMORY_SIZE} bytes")
+
+
+class LengthMissing(exceptions.APIException):
+    status_code = 411
+    default_detail = "a body sent in chunks says no length"
 
 
 class JsonBody(BaseParser):
@@ -88,6 +97,9 @@ class JsonAlways(BaseContentNegotiation):
         return next((parser for parser in parsers if parser.media_type == given), None)
 
     def select_renderer(self, request: Request, renderers: Any, format_suffix: str | None = None) -> Any:
+        # WSGI has no length for such a body, so it would be taken for an empty one.
+        if request.headers.get("Transfer-Encoding") and not request.headers.get("Content-Length"):
+            raise LengthMissing
         return renderers[0], renderers[0].media_type
 
 
@@ -192,18 +204,21 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no number in JSON")
 
 
-def _unstorable(value: Any, field: str) -> Any:
-    if isinstance(value, dict):
+def _unstorable(value: Any, field: str, depth: int = 0) -> Iterator[FieldError]:
+    if depth > DEEPEST:
+        yield FieldError(field[:200], f"nested deeper than {DEEPEST} levels", code="too_deep")
+    elif isinstance(value, dict):
         for name, item in value.items():
-            yield from _unstorable(name, f"{field}.{_printable(name)}".lstrip("."))
-            yield from _unstorable(item, f"{field}.{_printable(name)}".lstrip("."))
+            below = f"{field}.{_printable(name)}".lstrip(".")
+            yield from _unstorable(name, below, depth + 1)
+            yield from _unstorable(item, below, depth + 1)
     elif isinstance(value, list):
         for number, item in enumerate(value):
-            yield from _unstorable(item, f"{field}[{number}]")
+            yield from _unstorable(item, f"{field}[{number}]", depth + 1)
     elif isinstance(value, float) and not math.isfinite(value):
         yield FieldError(field, "the number is too large", code="out_of_range")
     elif isinstance(value, str) and ("\x00" in value or not _is_text(value)):
-        yield FieldError(field, "holds a character that is none: NUL or half a surrogate pair")
+        yield FieldError(field, "the text holds what is no character: NUL, or half a surrogate pair")
 
 
 def _is_text(value: str) -> bool:
@@ -221,7 +236,7 @@ def _printable(name: str) -> str:
 def _limit(given: str | None) -> int:
     if given is None:
         return DEFAULT_LIMIT
-    if not given.isascii() or not given.isdigit() or not 1 <= int(given[:9]) <= MAX_LIMIT:
+    if not (given.isascii() and given.isdigit() and len(given) <= 3 and 1 <= int(given) <= MAX_LIMIT):
         raise InvalidInput([FieldError("limit", f"{given[:20]!r} is not a page size", f"1 to {MAX_LIMIT}")])
     return int(given)
 

@@ -99,7 +99,7 @@ class SchedulePreview(APIView):
         given = expect_object(request.data, "")
         refuse_unknown(given, ("schedule", "n"), "")
         if "schedule" not in given:
-            raise refused("schedule", "is required", code="required")
+            raise refused("schedule", "schedule is required", code="required")
         schedule = specs.read_schedule(given["schedule"], "preview").as_json()
         return Response(_preview(schedule, "preview", _read_number(given.get("n", 10)), None))
 
@@ -158,7 +158,7 @@ def refuse_unknown_query(request: Request, known: tuple[str, ...]) -> None:
     refuse_unknown(dict(request.query_params), known, "")
     for name, value in request.query_params.items():
         if "\x00" in value:
-            raise refused(name, "holds a NUL character")
+            raise refused(name, f"{name} holds a NUL character")
 
 
 def _created(job: Job) -> Answer:
@@ -192,12 +192,7 @@ def _preview(schedule: Any, hash_id: str, number: int, anchor: Any) -> dict[str,
 
 
 def _read_number(given: Any) -> int:
-    text = str(given)
-    if (
-        isinstance(given, bool | float)
-        or not text.isascii()
-        or not text.isdigit()
-        or not 1 <= int(text[:9]) <= MOST_TIMES
-    ):
+    text = str(given) if isinstance(given, str | int) and not isinstance(given, bool) else ""
+    if not (text.isascii() and text.isdigit() and len(text) <= 3 and 1 <= int(text) <= MOST_TIMES):
         raise refused("n", f"{shown(given)} is not a number of times", f"1 to {MOST_TIMES}")
     return int(text)

@@ -1,5 +1,6 @@
 """POST /api/v1/jobs"""
 
+import json
 from datetime import timedelta
 from typing import Any
 
@@ -280,10 +281,24 @@ def test_a_very_deep_body_is_refused(caller: Caller) -> None:
     refusal(caller.post("jobs", "[" * 100_000), 400)
 
 
+def test_a_body_nested_too_deeply_is_refused_by_its_field(caller: Caller) -> None:
+    deep = "[" * 150 + "]" * 150
+    problem = refusal(caller.post("jobs", '{"tags": ' + deep + "}"), 400)
+    assert problem["code"] == "too_deep" and problem["field"].startswith("tags[0]")
+
+
+def test_a_body_without_a_length_is_not_taken_for_an_empty_one(caller: Caller) -> None:
+    chunked = {
+        "HTTP_TRANSFER_ENCODING": "chunked",
+        "CONTENT_LENGTH": "",
+        "HTTP_AUTHORIZATION": f"Bearer {caller.text}",
+    }
+    response = caller.client.generic("POST", "/api/v1/jobs", b"", "application/json", **chunked)  # type: ignore[arg-type]
+    assert refusal(response, 411)["code"] == "length_required"
+
+
 @pytest.mark.parametrize("body", [[], "settle", 5, None, True])
 def test_a_body_that_is_no_object_is_refused(caller: Caller, body: Any) -> None:
-    import json
-
     problem = refusal(caller.post("jobs", json.dumps(body)), 400)
     assert "object" in problem["detail"] or problem["code"] == "required"
 

@@ -1,10 +1,12 @@
 """Every change of a job: what it leaves behind, and what it must not touch."""
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
 
 import pytest
 from django.db import connection
 from django.dispatch import Signal
+from django.test.utils import CaptureQueriesContext
 
 from auditlog.models import AuditEntry
 from jobs import signals
@@ -272,6 +274,13 @@ def test_cancelling_is_for_good_and_ends_what_is_unfinished() -> None:
     assert cancel_job(job).status == JobStatus.CANCELLED
 
 
+def test_many_runs_end_with_their_job_in_few_statements() -> None:
+    short, long = job_with_runs(2), job_with_runs(30)
+    assert count_queries(lambda: cancel_job(long)) == count_queries(lambda: cancel_job(short))
+    assert AuditEntry.objects.filter(action="run.cancelled").count() == 32
+    assert not LiveRun.objects.exists()
+
+
 def test_deleting_cancels_unfinished_runs_and_keeps_finished_ones() -> None:
     job = post_job(schedule=EVERY_MINUTE)
     finished, ready = make_finished_run(job), make_run(job)
@@ -320,6 +329,19 @@ def test_a_manual_run_does_not_take_an_instant() -> None:
     make_finished_run(job, planned_at=at, trigger=Trigger.MANUAL)
     edit_job(job, {"schedule": {"at": at.isoformat()}})
     assert clock(job).next_run_at == at
+
+
+def job_with_runs(number: int) -> Job:
+    job = post_job()
+    for n in range(number):
+        make_run(job, planned_at=database_now() - timedelta(seconds=n))
+    return job
+
+
+def count_queries(action: Callable[[], object]) -> int:
+    with CaptureQueriesContext(connection) as queries:
+        action()
+    return len(queries)
 
 
 def shift_anchor(job: Job, anchor_at: datetime) -> None:
