@@ -119,6 +119,7 @@ class Beatkeeper:
         return self._spool_folder or default_spool_folder()
 
     def config(self, name: str, slots: int, *, fed: bool, app_path: str = "") -> Config:
+        lease, beat, margin = self._times()
         return Config(
             name=name,
             host=socket.gethostname(),
@@ -129,9 +130,9 @@ class Beatkeeper:
             log_store_url=self._log_store_url or f"file://{self.spool_folder.absolute()}/logs",
             known_targets=self.known_targets(),
             region=self._region,
-            lease=_seconds("LEASE_SECONDS", self._lease, 30.0),
-            beat=_seconds("BEAT_SECONDS", self._beat, 5.0),
-            margin=_seconds("FENCE_MARGIN_SECONDS", self._margin, 5.0),
+            lease=lease,
+            beat=beat,
+            margin=margin,
             grace=_seconds("GRACE_SECONDS", None, 5.0),
             drain=_seconds("DRAIN_SECONDS", None, 20.0),
             feed_after=FED_AFTER if fed else _seconds("FEED_AFTER_SECONDS", None, 1.0),
@@ -139,6 +140,16 @@ class Beatkeeper:
             app=app_path,
             declarations=self.declarations(),
         )
+
+    def _times(self) -> tuple[float, float, float]:
+        lease = _seconds("LEASE_SECONDS", self._lease, 30.0)
+        beat = _seconds("BEAT_SECONDS", self._beat, 5.0)
+        margin = _seconds("FENCE_MARGIN_SECONDS", self._margin, 5.0)
+        if beat + margin >= lease:
+            raise ValueError(
+                f"a lease of {lease:g} s is not above a beat of {beat:g} s and a margin of {margin:g} s"
+            )
+        return lease, beat, margin
 
     def work_in(self, runtime: Runtime) -> Workbench:
         self.bench = Workbench(runtime, self.targets)

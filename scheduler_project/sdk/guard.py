@@ -60,9 +60,17 @@ class Guard:
         self.heartbeat.start()
         self.delivery.start()
         while self.parent_lives() and not (self.table.stopping and not self.any_claim()):
-            self.tick()
+            self.table.ticked()
+            self.try_tick()
             time.sleep(TICK)
         self.last_words()
+
+    def try_tick(self) -> None:
+        """A full disk or a slot we cannot read must not end the watch over the others."""
+        try:
+            self.tick()
+        except Exception:
+            logger.exception("A look at the slots failed")
 
     def tick(self) -> None:
         now = processes.boottime()

@@ -21,17 +21,20 @@ class GuardedWorker:
     def __init__(self, spool_folder: Path, config: Config) -> None:
         self.runtime = Runtime.create(spool_folder, config)
         self._guard: subprocess.Popen[bytes] | None = None
-        self._started = 0.0
+        self._started = self._started_at = 0.0
 
     def keep_guard(self) -> None:
         """Starts the guard, and again whenever it is gone: it continues with what the slots say."""
-        if self.runtime.table.stopping or (self._guard is not None and self._guard.poll() is None):
+        if self.runtime.table.stopping:
+            return
+        if self._guard is not None and self._guard.poll() is None:
+            self._kill_if_stuck(self._guard)
             return
         if time.monotonic() - self._started < GUARD_RESTART:
             return
         if self._guard is not None:
             logger.error("The guard ended with %s and is started again", self._guard.returncode)
-        self._started = time.monotonic()
+        self._started, self._started_at = time.monotonic(), processes.boottime()
         self._guard = subprocess.Popen(
             guard.command(self.runtime.folder),
             env=environment(),
@@ -39,6 +42,13 @@ class GuardedWorker:
             # It outlives the worker's terminal and process group: it has to tell how the worker ended.
             start_new_session=True,
         )
+
+    def _kill_if_stuck(self, running: subprocess.Popen[bytes]) -> None:
+        """A guard that has not looked for a lease looks no more; its children have fenced themselves."""
+        looked_at = max(self.runtime.table.ticked_at, self._started_at)
+        if processes.boottime() - looked_at > self.runtime.config.lease:
+            logger.error("The guard does not react and is replaced")
+            running.kill()
 
     def drain(self) -> None:
         if not self.runtime.table.draining:

@@ -148,7 +148,7 @@ def stopped_outcome(
 
 def type_name(exception: BaseException) -> str:
     kind = type(exception)
-    ours = __package__ and kind.__module__.startswith(__package__)
+    ours = kind.__module__.startswith(f"{__package__}.")
     return (
         kind.__qualname__
         if ours or kind.__module__ == "builtins"

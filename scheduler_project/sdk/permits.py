@@ -85,6 +85,7 @@ class Intake:
         self.running: dict[Any, float] = {}
         self.consuming: set[str] = set()
         self._search: Search | None = None
+        self._asked_for: set[str] = set()
         self._entry: Any = None
         self._answer = -1
         self._look_at = self._connect_at = self._beat_at = 0.0
@@ -128,11 +129,13 @@ class Intake:
         if connect and now < self._connect_at:
             return
         answer = self.runtime.table.answer
-        if not connect and answer == self._answer and now < self._look_at:
+        if not connect and answer == self._answer:
             return
-        self._answer, self._look_at = answer, now + LOOK_AGAIN
+        self._answer = answer
         names = {lane.queue for lane in self.runtime.lanes() if lane.queue} - self.consuming
-        if connect or names:
+        # A queue that was not there is asked for again only after a while.
+        if connect or names - self._asked_for or (names and now >= self._look_at):
+            self._asked_for, self._look_at = names, now + LOOK_AGAIN
             self._search = Search(names, connect)
             threading.Thread(target=self._find, args=(self._search,), daemon=True).start()
 

@@ -60,6 +60,7 @@ class Runtime:
         self.log_store: LogStore = log_store(self.config.log_store_url)
         self._ledger: tuple[int, Ledger] | None = None
         self._lock = threading.Lock()
+        self._answer = ""
 
     @classmethod
     def create(cls, spool_folder: Path, config: Config) -> Runtime:
@@ -80,7 +81,10 @@ class Runtime:
 
     def write_answer(self, lanes: Iterable[Lane], work: Iterable[Lane]) -> None:
         answer = {"lanes": [asdict(lane) for lane in lanes], "work": [asdict(lane) for lane in work]}
-        write_privately(self.folder / "answer.json", json.dumps(answer))
+        text = json.dumps(answer)
+        if text != self._answer:
+            write_privately(self.folder / "answer.json", text)
+            self._answer = text
         self.table.answered()
 
     def lanes(self) -> list[Lane]:

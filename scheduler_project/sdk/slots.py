@@ -52,7 +52,8 @@ READ_TRIES = 50
     H_GUARD,
     H_GUARD_STARTED,
     H_BEAT,
-) = range(14)
+    H_TICKED_AT,
+) = range(15)
 
 # Words of a slot. The owner writes all but the last group, which is the guard's.
 (
@@ -178,6 +179,14 @@ class SlotTable:
     def next_beat(self) -> int:
         self._words[H_BEAT] += 1
         return self._words[H_BEAT]
+
+    @property
+    def ticked_at(self) -> float:
+        """When the guard last looked; boot time."""
+        return self._floats[H_TICKED_AT]
+
+    def ticked(self) -> None:
+        self._floats[H_TICKED_AT] = processes.boottime()
 
     @property
     def draining(self) -> bool:

@@ -65,10 +65,6 @@ class Attempt:
         """The process group that is the body: time limits and cancels stop it instead of this process."""
         self._hand.body(group, leader_started)
 
-    @property
-    def stop_reason(self) -> str:
-        return self._hand.kill_reason
-
 
 Executor = Callable[[Attempt], Any]
 

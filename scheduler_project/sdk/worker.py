@@ -34,7 +34,15 @@ class GuardedPool(bootsteps.StartStopStep):
     def include_if(self, w: Any) -> bool:
         from .app import keeper_of
 
-        refusal = why_not(w, keeper_of(w.app).ledger_url)
+        keeper = keeper_of(w.app)
+        refusal = why_not(w, keeper.ledger_url)
+        if not refusal:
+            try:
+                config = keeper.config(w.hostname, slots_of(w), fed=False, app_path=path_of(w.app))
+                self.guarded = w.beatkeeper = GuardedWorker(keeper.spool_folder, config)
+            except (OSError, ValueError) as error:
+                # The host's own tasks do not depend on us.
+                refusal = str(error)
         if refusal:
             logger.error("Beatkeeper takes no runs in this worker: %s", refusal)
         return not refusal
@@ -43,8 +51,7 @@ class GuardedPool(bootsteps.StartStopStep):
         from .app import keeper_of
 
         keeper = keeper_of(w.app)
-        config = keeper.config(w.hostname, slots_of(w), fed=False, app_path=path_of(w.app))
-        self.guarded = w.beatkeeper = GuardedWorker(keeper.spool_folder, config)
+        keep_quiet_of_permits()
         self.occupancy = Occupancy(keeper.work_in(self.guarded.runtime))
         # Nobody may set it for us: a default rate limit or time limit of the host's is for the host's tasks.
         task = w.app.tasks[NAME]
@@ -97,6 +104,18 @@ class Occupancy:
         hand = self.bench.hand
         if hand is not None and hand.state == FOREIGN and task_id == self.task_id:
             self.bench.release_slot()
+
+
+def keep_quiet_of_permits() -> None:
+    """That a permit came and went says nothing; the run's own task is logged by its name."""
+
+    def is_news(record: logging.LogRecord) -> bool:
+        data = getattr(record, "data", None)
+        name = data.get("name") if isinstance(data, dict) else None
+        return name != NAME or record.levelno > logging.INFO
+
+    for name in ("celery.worker.strategy", "celery.app.trace"):
+        logging.getLogger(name).addFilter(is_news)
 
 
 def why_not(w: Any, ledger_url: str) -> str:
