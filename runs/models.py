@@ -67,6 +67,12 @@ class Run(Ending):
         indexes = [
             models.Index(fields=["job", "-id"], name="run_of_job_idx"),
             models.Index(fields=["tenant", "-id"], name="run_of_tenant_idx"),
+            # Used by lists of what went wrong: without it they read every success on their way.
+            models.Index(
+                fields=["tenant", "-id"],
+                condition=Q(state__in=["dead", "cancelled", "skipped"]),
+                name="run_not_succeeded_idx",
+            ),
         ]
 
     def __str__(self) -> str:
