@@ -6,8 +6,9 @@ and that is committed; only then does a permit go out for each, and whether it a
 
 from collections import Counter, deque
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import islice
 from typing import NamedTuple
 from uuid import UUID
 
@@ -20,8 +21,10 @@ from runs.shares import LaneLoad
 from scheduler_project.sdk.ids import milliseconds
 
 TURNOVER_SECONDS = 1.0
-# How far ahead a lane's turnover is queued; several looks fit into it.
+# How far ahead a lane's turnover is queued; several looks fit into it, also in a pool so large that each is slow.
 LOOK_AHEAD_SECONDS = 0.3
+LOOKS_AHEAD = 2.5
+LONGEST_LOOK_AHEAD_SECONDS = 2.0
 MOST_IN_A_PASS = 2000
 CLASS_QUEUES = 8
 POOL_PAUSED = "paused"
@@ -86,8 +89,8 @@ class LanePace:
         self.served += load.running * (at - since) / load.weight
         self.occupied = load.running + load.queued
 
-    def turnover(self) -> float:
-        return sum(count for _, count in self.freed) * LOOK_AHEAD_SECONDS / TURNOVER_SECONDS
+    def turnover(self, ahead: float) -> float:
+        return sum(count for _, count in self.freed) * ahead / TURNOVER_SECONDS if self.freed else 0.0
 
 
 @dataclass(slots=True)
@@ -225,14 +228,20 @@ class Pass:
         # nobody pays for slots that were idle otherwise.
         floor = min((before[tenant].served for tenant in self.loads if tenant in before), default=0.0)
         self.memory.paces = {tenant: before.get(tenant) or LanePace(floor) for tenant in self.loads}
+        ahead = min(LONGEST_LOOK_AHEAD_SECONDS, max(LOOK_AHEAD_SECONDS, LOOKS_AHEAD * (at - since)))
+        total = 0.0
         for tenant, load in self.loads.items():
             lane, pace = self.lanes[tenant], self.memory.paces[tenant]
-            weighed = replace(load, weight=lane.weight, most=self._most(lane, load))
-            pace.look(at, since, weighed)
-            self.loads[tenant] = replace(weighed, turnover=int(pace.turnover()), served=pace.served)
-        return sum(pace.turnover() for pace in self.memory.paces.values())
+            load.weight, load.most = lane.weight, self._most(lane, load)
+            pace.look(at, since, load)
+            turnover = pace.turnover(ahead)
+            load.turnover, load.served = int(turnover), pace.served
+            total += turnover
+        return total
 
     def _most(self, lane: LaneRow, load: LaneLoad) -> int | None:
+        if lane.max_running is None and lane.rate_limit is None:
+            return None
         limits = []
         if lane.max_running is not None:
             limits.append(max(0, lane.max_running - load.running - load.queued))
@@ -243,9 +252,9 @@ class Pass:
     def _best(self, places: Mapping[int, int]) -> list[Candidate]:
         if not places:
             return []
-        total = sum(places.values())
-        scale = min(1.0, MOST_IN_A_PASS / total)
-        asked = {tenant: max(1, int(count * scale)) for tenant, count in places.items()}
+        scale = min(1.0, MOST_IN_A_PASS / sum(places.values()))
+        hungriest = islice(places.items(), MOST_IN_A_PASS)
+        asked = {tenant: max(1, int(count * scale)) for tenant, count in hungriest}
         values = {"pool": self.pool.id, "tenants": list(asked), "places": list(asked.values())}
         return [Candidate(*row) for row in rows(self.connection, "best_ready", values)]
 
@@ -291,16 +300,18 @@ class Pass:
     def _write_lanes(self, handed: Counter[int]) -> None:
         changed = []
         for tenant, lane in self.lanes.items():
-            load = self.loads.get(tenant, LaneLoad(tenant, ready=False))
+            load = self.loads.get(tenant) or LaneLoad(tenant, ready=False)
             count = handed[tenant]
             occupied = load.running + load.queued + count
             if tenant in self.loads:
                 self.memory.paces[tenant].occupied = occupied
-            after = lane._replace(reason=self._reason(lane, load, count), window=load.queued + count)
-            if lane.rate_limit is not None and count:
+            reason, spent = self._reason(lane, load, count), count and lane.rate_limit is not None
+            if reason == lane.reason and not spent:
+                continue
+            after = lane._replace(reason=reason, window=load.queued + count)
+            if spent:
                 after = after._replace(tokens=tokens(lane, self.now) - count, tokens_at=self.now)
-            if after.reason != lane.reason or after.tokens != lane.tokens:
-                changed.append(after)
+            changed.append(after)
         self._update_lanes(changed)
 
     def _reason(self, lane: LaneRow, load: LaneLoad, handed: int) -> str:

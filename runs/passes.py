@@ -118,13 +118,15 @@ class Dispatching(Holding):
 
     def _dispatch(self, pool: int) -> float:
         notice = "broker" if self.publisher is not None and self.publisher.broken else ""
+        started = time.monotonic()
         done = dispatch_pool(self.session.connection, pool, self.now(), self.memories[pool], notice)
         if self.publisher is not None:
             self.publisher.declare(done.queues)
             self.publisher.offer(done.permits)
         if done.queued or done.blocked:
             return 0.0
-        return FULL_SECONDS if done.waiting else PASS_SECONDS
+        # A pool with so many lanes that a look takes long is looked at less often, not all the time.
+        return max(FULL_SECONDS if done.waiting else PASS_SECONDS, time.monotonic() - started)
 
 
 class Rescuing(Holding):

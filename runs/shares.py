@@ -16,7 +16,7 @@ SLACK = 0.25
 LEAST_SLACK = 2
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class LaneLoad:
     """A lane with ready runs, or one that occupies slots."""
 
@@ -65,9 +65,12 @@ def share_out(
 
 
 def _fill_slots(capacity: int, loads: list[LaneLoad], lanes_of_pool: int, slack: int) -> dict[int, int]:
+    """In the order of hunger, so that a caller who takes only some of it takes the hungriest."""
+    free = capacity - sum(load.taken for load in loads)
+    if free <= -slack:
+        return {}
     kept = reserve(capacity, lanes_of_pool)
     shares = entitlements(capacity, loads, kept if len(loads) < lanes_of_pool else 0)
-    free = capacity - sum(load.taken for load in loads)
     given: dict[int, int] = {}
     hungry = [(_hunger(load, 0), load.tenant_id, load) for load in loads if load.ready and load.most != 0]
     heapq.heapify(hungry)
