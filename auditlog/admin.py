@@ -1,6 +1,7 @@
 """The audit trail in the admin: to look at, for operators of the platform. Who else may, jobs/admin.py knows."""
 
 import json
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
@@ -61,12 +62,12 @@ class AuditEntryAdmin(Admin):
         return False
 
     @admin.display(description="at (UTC)")
-    def when(self, entry: AuditEntry) -> str:
-        return f"{entry.at:%-d %b %Y %H:%M:%S}"
+    def when(self, entry: AuditEntry) -> SafeString:
+        return format_html('<span class="bk-nowrap">{}</span>', f"{entry.at:%-d %b %Y %H:%M:%S}")
 
     @admin.display(description="who")
-    def shown_actor(self, entry: AuditEntry) -> str:
-        return f"{entry.actor} ({entry.actor_kind})"
+    def shown_actor(self, entry: AuditEntry) -> SafeString:
+        return format_html('<span class="bk-nowrap">{} ({})</span>', entry.actor, entry.actor_kind)
 
     @admin.display(description="about")
     def about(self, entry: AuditEntry) -> SafeString | str:
@@ -83,7 +84,9 @@ class AuditEntryAdmin(Admin):
 
     @admin.display(description="changed")
     def changed(self, entry: AuditEntry) -> str:
-        return ", ".join({**(entry.before or {}), **(entry.after or {})})[:80] or "–"
+        return (
+            shorten(", ".join({**(entry.before or {}), **(entry.after or {})}), 60, placeholder=" …") or "–"
+        )
 
     @admin.display(description="before")
     def shown_before(self, entry: AuditEntry) -> SafeString | str:

@@ -1,14 +1,14 @@
 """Jobs, and what they stand on, in the admin. Every change goes through the services."""
 
 import json
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from django.contrib import admin, messages
 from django.contrib.auth.admin import UserAdmin
 from django.contrib.auth.models import Group, User
 from django.contrib.postgres.fields import ArrayField
-from django.db.models import F, Model, Prefetch, Q, QuerySet
+from django.db.models import F, Model, OuterRef, Prefetch, Q, QuerySet, Subquery
 from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
@@ -40,6 +40,7 @@ from jobs.models import (
     Role,
     Tenant,
 )
+from jobs.newest_first import NewestFirst
 from jobs.schedules import upcoming
 from jobs.staff import (
     BAD,
@@ -71,6 +72,7 @@ class JobAdmin(TenantAdmin):
     """What runs know of a job is added in runs/admin.py: jobs never calls up."""
 
     form = JobForm
+    paginator = NewestFirst
     list_display: Any = ("shown_name", "tenant", "shown_status", "schedule", "next_run", "pool", "priority")
     list_filter = (
         ("status", ChoicesDropdownFilter),
@@ -104,8 +106,10 @@ class JobAdmin(TenantAdmin):
     )
     when = ("schedule_kind", ("cron", "timezone"), "every", "at", ("start", "end"))
     how = (
-        ("timeout", "overlap", "max_concurrency"),
-        ("retry_max_attempts", "retry_backoff", "retry_base", "retry_cap"),
+        ("timeout", "max_concurrency"),
+        "overlap",
+        ("retry_max_attempts", "retry_backoff"),
+        ("retry_base", "retry_cap"),
         ("catch_up_policy", "catch_up_window"),
     )
     looked_at = (
@@ -280,6 +284,7 @@ class JobAdmin(TenantAdmin):
 
 class JobVersionAdmin(LookOnly):
     tenant_path = "job__tenant"
+    paginator = NewestFirst
     list_display = ("job", "version", "shown_schedule", "target_key", "overlap", "created", "created_by")
     list_filter = (("job", OwnRelated),)
     list_select_related = ("job",)
@@ -470,7 +475,7 @@ class ApiKeyAdmin(TenantAdmin):
     def shown_state(self, key: ApiKey) -> SafeString:
         if key.revoked_at:
             return label("revoked", QUIET)
-        if key.expires_at and key.expires_at <= database_now():
+        if key.expires_at and key.expires_at <= datetime.now(timezone.utc):
             return label("expired", BAD)
         return label("valid", GOOD)
 
@@ -537,17 +542,20 @@ class DeclarationAdmin(LookOnly):
 class AuditOfTenants(LookOnly, AuditEntryAdmin):
     """The trail as members see it: entries of their tenants."""
 
+    paginator = NewestFirst
     list_display = ("when", "tenant", "shown_actor", "action", "about", "changed", "reason")
 
     def visible(self, rows: QuerySet[Any], request: HttpRequest) -> QuerySet[Any]:
         return rows.filter(tenant_id__in=own_tenants(request))
 
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        slug = Tenant.objects.filter(pk=OuterRef("tenant_id")).values("slug")[:1]
+        entries: QuerySet[Any] = super().get_queryset(request).annotate(tenant_slug=Subquery(slug))
+        return entries
+
     @admin.display(description="tenant")
-    def tenant(self, entry: AuditEntry) -> str:
-        if entry.tenant_id is None:
-            return NOTHING
-        slug = Tenant.objects.filter(pk=entry.tenant_id).values_list("slug", flat=True).first()
-        return slug or str(entry.tenant_id)
+    def tenant(self, entry: Any) -> str:
+        return entry.tenant_slug or NOTHING
 
 
 class UsersAdmin(UserAdmin, Admin):  # type: ignore[type-arg]

@@ -1,6 +1,7 @@
 """A job as a form. Its fields are the API's; the service alone judges them, and its refusals land at the fields."""
 
 import json
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -8,7 +9,6 @@ from urllib.parse import urlsplit
 from django import forms
 from unfold.widgets import (
     UnfoldAdminIntegerFieldWidget,
-    UnfoldAdminRadioSelectWidget,
     UnfoldAdminSelectWidget,
     UnfoldAdminTextareaWidget,
     UnfoldAdminTextInputWidget,
@@ -49,26 +49,37 @@ PARTS = {
     "retry": ("retry_max_attempts", "retry_backoff", "retry_base", "retry_cap"),
     "catch_up": ("catch_up_policy", "catch_up_window"),
 }
-TARGET_HELP = (
-    '{"kind": "celery", "task": "payments.tasks.settle", "args": [], "kwargs": {}}'
-    ' or {"kind": "http", "method": "POST", "url": "https://…", "headers": {}, "body": {}, "expect": [200]}'
-    ' or {"kind": "command", "argv": ["…"], "env": {}}.'
-    f" A value shown as {MASK} is kept as it is, as long as the target goes to the same place."
+TARGET_HELP = "<br>".join(
+    [
+        'One of <code>{"kind": "celery", "task": "payments.tasks.settle", "args": [], "kwargs": {}}</code>,',
+        '<code>{"kind": "http", "url": "https://…", "method": "POST", "headers": {}, "body": {}}</code>,',
+        '<code>{"kind": "command", "argv": ["…"], "env": {}}</code>.',
+        f"A value shown as {MASK} is kept as it is, as long as the target goes to the same place.",
+    ]
 )
+EMPTY_TARGET = {"kind": "http", "method": "GET", "url": "https://"}
 INSTANT_HELP = "Such as 2026-11-18T12:00:00Z."
 DURATION_HELP = "Seconds, or such as PT30S, PT1H, P1D."
 
 
-class PrettyJson(forms.JSONField):
+class ObjectField(forms.JSONField):
+    """An object with a line for each of its names."""
+
     def prepare_value(self, value: Any) -> Any:
-        if isinstance(value, dict):
-            return json.dumps(value, indent=2, ensure_ascii=False)
-        return super().prepare_value(value)
+        if not isinstance(value, dict):
+            return super().prepare_value(value)
+        names = sorted(value, key=lambda name: name != "kind")
+        lines = [f"  {compact(name)}: {compact(value[name])}" for name in names]
+        return "{\n" + ",\n".join(lines) + "\n}" if lines else "{}"
 
 
-def line(help_text: str = "", *, label: str | None = None, placeholder: str = "", strip: bool = True) -> Any:
+def compact(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def line(help_text: str = "", *, label: str | None = None, placeholder: str = "") -> Any:
     widget = UnfoldAdminTextInputWidget(attrs={"placeholder": placeholder} if placeholder else None)
-    return forms.CharField(required=False, help_text=help_text, label=label, widget=widget, strip=strip)
+    return forms.CharField(required=False, help_text=help_text, label=label, widget=widget)
 
 
 def number(help_text: str = "", *, label: str | None = None) -> Any:
@@ -84,19 +95,19 @@ def choice(values: Any, help_text: str = "", *, label: str | None = None) -> Any
 
 
 class JobForm(ModelForm):
-    name = line(strip=False)
+    name = forms.CharField(strip=False, widget=UnfoldAdminTextInputWidget())
     description = forms.CharField(required=False, widget=UnfoldAdminTextareaWidget(attrs={"rows": 2}))
     priority = number("0 to 1000; higher goes first, and nobody starves.")
-    tags = PrettyJson(
+    tags = ObjectField(
         required=False,
         help_text='Such as {"team": "payments"}.',
         widget=UnfoldAdminTextareaWidget(attrs={"rows": 2, "spellcheck": "false"}),
     )
-    target = PrettyJson(
+    target = ObjectField(
         help_text=TARGET_HELP,
         widget=UnfoldAdminTextareaWidget(attrs={"rows": 8, "spellcheck": "false", "class": "font-mono"}),
     )
-    schedule_kind = forms.ChoiceField(choices=KINDS, label="Runs by", widget=UnfoldAdminRadioSelectWidget())
+    schedule_kind = choice(KINDS, label="Runs by")
     cron = line(
         "Five fields, or six with seconds first; names, L, #, H and @daily are understood.",
         placeholder="*/5 * * * *",
@@ -188,7 +199,7 @@ def initial(job: Job | None, spec: JobVersion | None) -> Json:
         "description": job.description if job else "",
         "priority": job.priority if job else DEFAULT_PRIORITY,
         "tags": job.tags if job else {},
-        "target": redact(spec.target) if spec else None,
+        "target": redact(spec.target) if spec else EMPTY_TARGET,
         "schedule_kind": kind,
         "timezone": "UTC",
         **{name: value for name, value in schedule.items() if name != "every"},
@@ -244,7 +255,7 @@ def unmasked(given: Any, stored: Any) -> Any:
     restored = _restored(given, stored)
     if restored != given and place(restored) != place(stored):
         restored = given
-    if MASK in json.dumps(restored, ensure_ascii=False):
+    if any(leaf == MASK or leaf in masks(stored) for leaf in leaves(restored)):
         detail = f"{MASK} stands for a secret that is not known here"
         raise InvalidInput([FieldError("target", detail, "write the secret itself")])
     return restored
@@ -268,6 +279,21 @@ def _restored(given: Any, stored: Any) -> Any:
             for new, old, mask in zip(given, stored, masked, strict=True)
         ]
     return given
+
+
+def masks(stored: Any) -> set[Any]:
+    """What stands on the page in the place of a secret: the mask itself, or text that holds it."""
+    return set(leaves(redact(stored))) - set(leaves(stored))
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if not isinstance(value, list):
+        yield value
+        return
+    for part in value:
+        yield from leaves(part)
 
 
 def place(target: Any) -> Any:

@@ -14,6 +14,7 @@ from auditlog.models import AuditEntry
 from auditlog.redaction import redact
 from jobs.display import NOTHING, moment
 from jobs.models import Job, JobVersion
+from jobs.newest_first import NewestFirst
 from jobs.staff import (
     BAD,
     BUSY,
@@ -38,7 +39,7 @@ from jobs.staff import (
 from runs import services
 from runs.job_admin import JobWithRuns
 from runs.models import Attempt, JobGate, Lane, LiveRun, MissedSpan, NodeState, Run, WorkerNode
-from runs.run_lists import NewestFirst, State, Window, as_uuid, chips, search
+from runs.run_lists import State, Window, as_uuid, chips, search
 from runs.run_logs import NoSuchAttempt
 from runs.run_page import (
     attempt_rows,

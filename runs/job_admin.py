@@ -17,7 +17,7 @@ from jobs.models import Job, JobStatus
 from jobs.staff import UncountedList, button, found_or_missing, go_to, link, list_of, page_of, telling
 from runs import services
 from runs.models import LiveRun, MissedSpan, Run
-from runs.run_lists import WINDOWS, NewestFirst, window_of
+from runs.run_lists import WINDOWS, window_of
 from runs.run_page import lasted, state_label, state_of
 from scheduler_project.sdk.sql import statements
 
@@ -45,7 +45,6 @@ class JobsWithOutcomes(UncountedList):
 
 
 class JobWithRuns(JobAdmin):
-    paginator = NewestFirst
     list_display = (
         "shown_name",
         "tenant",

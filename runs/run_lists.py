@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
-from django.core.paginator import Page, Paginator
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from unfold.contrib.filters.admin import DropdownFilter
@@ -13,11 +12,6 @@ from unfold.contrib.filters.admin import DropdownFilter
 from jobs.models import Job
 from runs.states import FinalState, LiveState
 from scheduler_project.sdk.ids import id_range
-
-if TYPE_CHECKING:
-    Pages = Paginator[Any]
-else:
-    Pages = Paginator
 
 # The ids of a window begin at its instants; planned times a little ahead of this machine's clock belong to it.
 AHEAD = timedelta(minutes=5)
@@ -29,21 +23,6 @@ WINDOWS = {
 }
 DEFAULT_WINDOW = "24h"
 JOBS_FOUND = 100
-
-
-class NewestFirst(Pages):
-    """One row more than a page holds says whether there is a next page."""
-
-    count = 1_000_000_000  # more than a page: Django then asks for pages, and never for the number
-    template_name = "runs/pagination.html"
-    has_more = False
-
-    def page(self, number: Any) -> "Page[Any]":
-        number = max(1, int(number))
-        first = (number - 1) * self.per_page
-        rows = list(self.object_list[first : first + self.per_page + 1])
-        self.has_more = len(rows) > self.per_page
-        return Page(rows[: self.per_page], number, self)
 
 
 def window_of(name: str | None, now: datetime | None = None) -> tuple[UUID, UUID]:

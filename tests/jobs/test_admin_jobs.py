@@ -10,6 +10,7 @@ from django.test import Client
 from django.urls import reverse
 
 from auditlog.models import AuditEntry
+from auditlog.redaction import MASK
 from jobs.models import ApiKey, Job, JobStatus, Membership, Pool, Role, Tenant
 from jobs.services import create_job
 from runs.models import Run
@@ -82,7 +83,7 @@ def filled(pool: Pool, **changes: Any) -> dict[str, Any]:
 
 def shown(job: Job, pool: Pool, **changes: Any) -> dict[str, Any]:
     """The form of an existing job, in which the secret is masked."""
-    masked = {**job.spec.target, "headers": {"Authorization": "•••"}}
+    masked = {**job.spec.target, "headers": {"Authorization": MASK}}
     return filled(pool, target=json.dumps(masked), **changes)
 
 
@@ -124,7 +125,8 @@ def test_a_job_is_created_through_the_service(staff: Client, tenant: Tenant, poo
         ({"target": "{"}, "target", "valid JSON"),
         ({"target": ""}, "target", "required"),
         ({"tags": "[1]"}, "tags", "not an object"),
-        ({"name": ""}, "name", "not a name"),
+        ({"name": ""}, "name", "required"),
+        ({"name": " settle"}, "name", "not a name"),
         ({"max_concurrency": "0"}, "max_concurrency", "out of range"),
         ({"catch_up_window": "P400D"}, "catch_up_window", "out of range"),
     ],
@@ -183,7 +185,7 @@ def test_a_masked_secret_survives_an_edit_of_the_same_target(staff: Client, job:
     target = {
         **job.spec.target,
         "url": "https://example.com/b",
-        "headers": {"Authorization": "•••", "X-A": "1"},
+        "headers": {"Authorization": MASK, "X-A": "1"},
     }
     answer = staff.post(page("job_change", job.pk), filled(pool, target=json.dumps(target)))
     assert answer.status_code == 302, answer.context["adminform"].form.errors
@@ -192,11 +194,19 @@ def test_a_masked_secret_survives_an_edit_of_the_same_target(staff: Client, job:
 
 
 def test_a_masked_secret_never_goes_to_another_host(staff: Client, job: Job, pool: Pool) -> None:
-    target = {**job.spec.target, "url": "https://evil.example/", "headers": {"Authorization": "•••"}}
+    target = {**job.spec.target, "url": "https://evil.example/", "headers": {"Authorization": MASK}}
     answer = staff.post(page("job_change", job.pk), filled(pool, target=json.dumps(target)))
     assert "write the secret itself" in " ".join(answer.context["adminform"].form.errors["target"])
     job.refresh_from_db()
     assert job.version == 1
+
+
+def test_a_new_secret_may_look_like_anything_but_the_mask(staff: Client, tenant: Tenant, pool: Pool) -> None:
+    for secret, status in ((f"{MASK}x", 302), (MASK, 200)):
+        target = {"kind": "command", "argv": ["true"], "env": {"TOKEN": secret}}
+        fields = {**filled(pool, target=json.dumps(target), name=str(status)), "tenant": tenant.pk}
+        answer = staff.post(page("job_add"), fields)
+        assert answer.status_code == status, answer.context["adminform"].form.errors
 
 
 def test_the_page_of_a_job_shows_its_next_five_firings(staff: Client, job: Job) -> None:

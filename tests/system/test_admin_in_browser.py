@@ -1,0 +1,214 @@
+"""A person with a browser: logs in, looks at jobs, opens a run with its log, runs a job now, pauses it.
+
+Screenshots are left in the test's temporary folder.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection
+
+from auditlog.models import AuditEntry
+from jobs.models import Job, JobStatus
+from jobs.services import create_job
+from runs.models import Attempt, LiveRun, Run
+from runs.states import FinalState, LiveState
+from scheduler_project.sdk.ids import attempt_id
+from scheduler_project.sdk.log_store import FolderLogStore
+from tests.factories import make_pool, make_run, make_tenant, make_worker, now
+from tests.ports import answers, free_port
+from tests.processes import Processes
+from tests.waiting import wait_until
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+PASSWORD = "correct horse"
+LOG = ["settling 3 accounts", "Traceback (most recent call last):", "  no such account: 4711"]
+
+
+@dataclass
+class Browser:
+    page: "sync_api.Page"  # type: ignore[name-defined]
+    base: str
+    folder: Path
+    complaints: list[str] = field(default_factory=list)
+
+    def open(self, path: str) -> None:
+        self.page.goto(f"{self.base}{path}")
+
+    def picture(self, name: str) -> None:
+        self.page.screenshot(path=self.folder / f"{name}.png")
+
+    def log_in(self) -> None:
+        self.open("/admin/")
+        self.page.fill("#id_username", "olga")
+        self.page.fill("#id_password", PASSWORD)
+        self.page.click("button[type=submit]")
+        self.page.wait_for_selector("#dashboard")
+
+    def press(self, title: str, reason: str) -> None:
+        """A button of the page, its dialog, and then the page it leads to."""
+        self.page.locator("a[hx-get]", has_text=title).first.click()
+        dialog = self.page.locator("#dialog")
+        dialog.locator("input[name=reason]").fill(reason)
+        self.picture(f"dialog-{title.lower().replace(' ', '-')}")
+        with self.page.expect_navigation():
+            dialog.locator("button[type=submit]").click()
+
+
+@pytest.fixture
+def site(database_url: str, processes: Processes, tmp_path: Path) -> Iterator[str]:
+    port = free_port()
+    env = {"DATABASE_URL": database_url, "LOG_STORE_URL": (tmp_path / "logs").as_uri()}
+    command = ["gunicorn", "scheduler_project.wsgi", "--bind", f"127.0.0.1:{port}", "--threads", "4"]
+    process = processes.python(*command, "--no-control-socket", env=env)
+    wait_until(lambda: answers(port) or not process.is_alive(), 30, "the admin")
+    assert process.is_alive(), process.text()
+    yield f"http://127.0.0.1:{port}"
+    process.terminate()
+    wait_until(lambda: others_in_database() == 0, 10, "the end of the admin's sessions")
+
+
+def others_in_database() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        return int(cursor.fetchone()[0])
+
+
+@pytest.fixture
+def browser(site: str, chromium: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Browser]:
+    # Playwright keeps an event loop in this thread, where Django would refuse every query.
+    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
+    folder = tmp_path / "screenshots"
+    folder.mkdir()
+    with sync_api.sync_playwright() as play:
+        chrome = play.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--no-proxy-server"])
+        page = chrome.new_page(viewport={"width": 1440, "height": 900})
+        page.set_default_timeout(20_000)
+        found = Browser(page, site, folder)
+        page.on("console", lambda said: found.complaints.append(said.text) if said.type == "error" else None)
+        page.on("pageerror", lambda error: found.complaints.append(str(error)))
+        page.on(
+            "request", lambda asked: None if is_ours(asked.url, site) else found.complaints.append(asked.url)
+        )
+        yield found
+        chrome.close()
+        # Beside the loop Django has opened another connection than the one that empties the database.
+        connection.close()
+
+
+def is_ours(url: str, site: str) -> bool:
+    return url.startswith((site, "data:", "blob:"))
+
+
+@pytest.fixture
+def job(browser: Browser) -> Job:
+    User.objects.create_superuser("olga", password=PASSWORD)
+    make_pool(slug="default")
+    target = {"kind": "http", "url": "https://example.com/settle"}
+    schedule = {"cron": "*/5 * * * *", "timezone": "America/New_York"}
+    return create_job(
+        make_tenant(slug="payments"), {"name": "settle", "target": target, "schedule": schedule}
+    )
+
+
+@pytest.fixture
+def dead_run(job: Job, tmp_path: Path) -> Run:
+    """With an attempt and a log, as a worker leaves them."""
+    live = make_run(job, LiveState.RUNNING, worker=make_worker(job.pool, name="worker-7"))
+    store = FolderLogStore(tmp_path / "logs")
+    with store.open(live.pk, live.claim_seq) as file:
+        for text in LOG:
+            line = {"t": now().isoformat(), "s": "stderr", "l": "", "m": text}
+            file.write(json.dumps(line).encode() + b"\n")
+    pointer = store.seal(live.pk, live.claim_seq, "payments", uuid4())
+    assert pointer is not None
+    ending = {"error_line": LOG[-1].strip(), "finished_at": now(), "started_at": live.claimed_at or now()}
+    Attempt.objects.create(
+        id=attempt_id(live.pk, live.claim_seq),
+        run_id=live.pk,
+        tenant=job.tenant,
+        number=1,
+        claim_seq=1,
+        worker=live.worker or uuid4(),
+        worker_name="worker-7",
+        outcome="failed",
+        next_state="dead",
+        log_object=pointer.object,
+        log_offset=pointer.offset,
+        log_length=pointer.length,
+        **ending,
+    )
+    Run.objects.filter(pk=live.pk).update(state=FinalState.DEAD, ended_from="running", attempts=1, **ending)
+    LiveRun.objects.filter(pk=live.pk).delete()
+    return Run.objects.get(pk=live.pk)
+
+
+def test_a_person_finds_out_why_a_run_failed(browser: Browser, job: Job, dead_run: Run) -> None:
+    browser.log_in()
+    browser.picture("dashboard")
+    assert "No scheduler is alive" in browser.page.inner_text("#problems")
+    browser.page.locator("a", has_text="Jobs").first.click()
+    browser.page.wait_for_selector("#result_list")
+    row = browser.page.inner_text("#result_list")
+    assert "settle" in row and "Every 5 minutes, America/New_York" in row
+    assert "ACTIVE" in row and "DEAD" in row
+    browser.picture("job-list")
+    browser.page.locator("#result_list a", has_text="dead").click()
+    browser.page.wait_for_selector("#run-page")
+    browser.picture("run-with-log")
+    assert browser.page.inner_text("#log").count("\n") >= len(LOG) - 1
+    assert all(line.strip() in browser.page.inner_text("#log") for line in LOG)
+    assert "worker-7" in browser.page.inner_text("#attempts")
+    assert browser.complaints == []
+
+
+def test_a_person_runs_a_job_now_and_pauses_it(browser: Browser, job: Job) -> None:
+    browser.log_in()
+    browser.open(f"/admin/beatkeeper_jobs/job/{job.pk}/change/")
+    assert browser.page.locator("#next-firings li").count() == 5
+    browser.picture("job")
+    browser.press("Run now", "just to see")
+    browser.page.wait_for_selector("#run-page")
+    browser.picture("run-just-asked-for")
+    assert Run.objects.get().requested_by
+    browser.open(f"/admin/beatkeeper_jobs/job/{job.pk}/change/")
+    browser.press("Pause", "holidays")
+    browser.page.wait_for_selector("#job-summary")
+    browser.picture("job-paused")
+    assert "holidays" in browser.page.inner_text("#job-summary")
+    job.refresh_from_db()
+    assert job.status == JobStatus.PAUSED
+    entries = AuditEntry.objects.filter(actor="olga").values_list("action", "reason")
+    assert set(entries) == {("run.requested", "just to see"), ("job.paused", "holidays")}
+    assert browser.complaints == []
+
+
+def test_a_person_edits_when_a_job_runs(browser: Browser, job: Job) -> None:
+    browser.log_in()
+    browser.open(f"/admin/beatkeeper_jobs/job/{job.pk}/change/")
+    page = browser.page
+    assert page.is_visible("input[name=cron]") and not page.is_visible("input[name=every]")
+    page.select_option("select[name=schedule_kind]", "every")
+    page.wait_for_selector("input[name=every]", state="visible")
+    page.wait_for_selector("input[name=cron]", state="hidden")
+    page.fill("input[name=every]", "often")
+    page.click("button[name=_continue]")
+    page.wait_for_selector(".errors")
+    page.locator("input[name=every]").scroll_into_view_if_needed()
+    browser.picture("job-refused")
+    assert "is not an interval" in page.inner_text("#job_form") or "not a duration" in page.inner_text(
+        "#job_form"
+    )
+    page.fill("input[name=every]", "PT90S")
+    page.click("button[name=_continue]")
+    page.wait_for_selector("text=was changed successfully")
+    job.refresh_from_db()
+    assert job.spec.schedule == {"every": 90}
+    assert browser.complaints == []
