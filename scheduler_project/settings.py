@@ -124,7 +124,9 @@ UNFOLD = {
     "SITE_TITLE": "Beatkeeper",
     "SITE_HEADER": "Beatkeeper",
     "SITE_SYMBOL": "schedule",
-    "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": "scheduler_project.dashboard.favicon"}],
+    "SITE_FAVICONS": [
+        {"rel": "icon", "type": "image/svg+xml", "href": "scheduler_project.dashboard.favicon"}
+    ],
     "STYLES": ["scheduler_project.dashboard.stylesheet"],
     "SHOW_HISTORY": False,
     "SHOW_VIEW_ON_SITE": False,
