@@ -123,7 +123,11 @@ FROM parked;
 -- The idle probe of dispatch: one index look-up for each pool held.
 SELECT held.pool_id
 FROM unnest(%(pools)s::int[]) AS held (pool_id)
-WHERE EXISTS (SELECT FROM beatkeeper_live_run live WHERE live.state = 'ready' AND live.pool_id = held.pool_id);
+CROSS JOIN LATERAL (
+    SELECT live.tenant_id FROM beatkeeper_live_run live
+    WHERE live.state = 'ready' AND live.pool_id = held.pool_id
+    ORDER BY live.tenant_id, live.rank LIMIT 1
+) first;
 
 -- name: pool
 -- The pool as its owner set it, and how many lanes it has.
