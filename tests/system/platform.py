@@ -37,6 +37,7 @@ T = TypeVar("T")
 Row = dict[str, Any]
 
 LEASE, BEAT, MARGIN = 6.0, 1.0, 2.5
+DRAIN = 2.0
 # A scheduler that begins trusts no silence for one lease, then a lease must pass, then back-off and dispatch.
 RECOVERY = 2 * LEASE + 13
 WITNESS = "tests.witnesses"
@@ -58,8 +59,11 @@ class Worker:
 
     @property
     def table(self) -> SlotTable:
-        (folder,) = self._spool.glob("worker-*")
+        (folder,) = self.spool_folders()
         return SlotTable(folder)
+
+    def spool_folders(self) -> list[Path]:
+        return list(self._spool.glob("worker-*"))
 
     @property
     def guard(self) -> int:
@@ -136,6 +140,7 @@ class Platform:
             "BEATKEEPER_BEAT_SECONDS": str(BEAT),
             "BEATKEEPER_FENCE_MARGIN_SECONDS": str(MARGIN),
             "BEATKEEPER_GRACE_SECONDS": "1",
+            "BEATKEEPER_DRAIN_SECONDS": str(DRAIN),
             "BEATKEEPER_COMMANDS_AS_WORKER": "1",
         }
 
@@ -148,10 +153,10 @@ class Platform:
             "celery", "-A", "scheduler_project", "beat", "-l", "info", env=self.env(), name="scheduler"
         )
 
-    def worker(self, slots: int = 2, app: str = "tests.sample_tasks") -> Worker:
+    def worker(self, slots: int = 2, app: str = "tests.sample_tasks", name: str = "") -> Worker:
         self._workers += 1
-        name = f"w{self._workers}@{self.folder.name}"
-        spool = self.spool / name
+        name = name or f"w{self._workers}@{self.folder.name}"
+        spool = self.spool / str(self._workers)
         process = self._processes.python(
             "celery",
             *("-A", app, "worker", "-l", "info", "-c", str(slots), "-n", name, "-Q", self.own_queue),
