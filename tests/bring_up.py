@@ -21,7 +21,7 @@ import psycopg
 from kombu.utils.url import parse_url
 
 from scheduler_project.state_folder import CannotStart
-from tests import private_rabbitmq
+from tests import leftovers, private_rabbitmq
 from tests.private_postgres import PrivatePostgres
 from tests.private_rabbitmq import PrivateRabbitMQ
 
@@ -47,6 +47,7 @@ def main(command: list[str]) -> int:
         except CannotStart as reason:
             say(str(reason))
             return 2
+        stack.callback(leftovers.remove, os.environ["BEATKEEPER_TEST_ID"], postgres.url, rabbitmq.url)
         say(f"services: {postgres.described}; {rabbitmq.described}; {programs()}")
         env = {**os.environ, "DATABASE_URL": postgres.url, "BEATKEEPER_TEST_BROKER_URL": rabbitmq.url}
         env.pop("CELERY_BROKER_URL", None)

@@ -15,7 +15,7 @@ from django.conf import settings
 from django.db import connection
 from django.db.backends.postgresql.operations import DatabaseOperations
 
-from tests.leftover_queues import delete_queues
+from tests.leftovers import delete_queues
 from tests.private_pgbouncer import PrivatePgbouncer
 from tests.private_postgres import PrivatePostgres
 from tests.private_rabbitmq import PrivateRabbitMQ

@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -127,6 +127,9 @@ class Processes:
     ) -> RealProcess:
         """`python -m …` of this environment: processes.python("celery", "-A", "scheduler_project", …)."""
         return self.start(PYTHON, "-m", *arguments, env=env, name=name or arguments[0])
+
+    def __iter__(self) -> Iterator[RealProcess]:
+        return iter(self._started)
 
     def stop_all(self) -> None:
         for process in self._started:

@@ -12,6 +12,7 @@ from tempfile import mkdtemp
 
 import psycopg
 import pytest
+from django.conf import settings
 
 from scheduler_project import state_folder
 from scheduler_project.embedded_postgres import EmbeddedPostgres, reachable_binaries
@@ -31,7 +32,7 @@ only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has to becom
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """Unlike tmp_path, open to the account that runs PostgreSQL for root."""
-    path = Path(mkdtemp(prefix="bk-embedded-"))
+    path = Path(mkdtemp(prefix=f"bk-embedded-{settings.TEST_ID}-"))
     path.chmod(0o755)
     yield path
     shutil.rmtree(path, ignore_errors=True)

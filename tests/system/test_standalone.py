@@ -106,7 +106,7 @@ def living(pids: list[int]) -> list[int]:
 
 def make_open_folder() -> Path:
     """Unlike tmp_path, open to the account that runs PostgreSQL for root."""
-    path = Path(mkdtemp(prefix="bk-standalone-"))
+    path = Path(mkdtemp(prefix=f"bk-standalone-{settings.TEST_ID}-"))
     path.chmod(0o755)
     return path
 
@@ -116,6 +116,15 @@ def state() -> Iterator[Path]:
     path = make_open_folder()
     yield path
     shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def processes(state: Path, tmp_path: Path) -> Iterator[Processes]:
+    """They end, in order, before their folder is removed."""
+    started = Processes(tmp_path)
+    yield started
+    for process in started:
+        process.terminate(90)
 
 
 @pytest.fixture
@@ -134,9 +143,8 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
     try:
         product.wait_started()
         yield product
-        product.supervisor.terminate(90)
     finally:
-        processes.stop_all()
+        product.supervisor.terminate(90)
         shutil.rmtree(state, ignore_errors=True)
 
 

@@ -1,10 +1,34 @@
-"""Queues that a test run leaves in a broker it shares with others."""
+"""What a test run leaves behind when it is killed. Everything it makes carries its name."""
 
+import shutil
 import subprocess
 from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from tempfile import gettempdir
 
 import amqp
+import psycopg
 from kombu.utils.url import parse_url
+from psycopg import sql
+
+
+def remove(test_id: str, database_url: str, broker_url: str) -> None:
+    """A server that is gone holds nothing that would have to be removed."""
+    with suppress(OSError, amqp.AMQPError):
+        delete_queues(broker_url, f"bk-{test_id}.")
+    with suppress(psycopg.Error):
+        drop_databases(database_url, test_id)
+    for folder in Path(gettempdir()).glob(f"bk-*-{test_id}-*"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def drop_databases(database_url: str, test_id: str) -> None:
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        names = connection.execute("SELECT datname FROM pg_database").fetchall()
+        for (name,) in names:
+            if name.startswith("beatkeeper_") and test_id in name.split("_"):
+                connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
 def delete_queues(broker_url: str, prefix: str) -> None:
