@@ -54,7 +54,7 @@ from runs.run_page import (
     state_of,
     took,
 )
-from runs.states import LiveState
+from runs.states import FinalState, LiveState
 from scheduler_project.sdk.log_store import LogMissing
 
 ATTEMPT_HEADINGS = ("Attempt", "Outcome", "Started", "Took", "Worker", "Error", "Then")
@@ -95,10 +95,12 @@ class RunAdmin(LookOnly):
             "Details",
             {
                 "fields": (
-                    ("id", "shown_version", "pool"),
-                    ("trigger", "priority", "requested_by"),
-                    ("created", "shown_retry_of", "traceparent"),
-                    ("error_class", "error_type", "fingerprint"),
+                    ("id", "shown_version"),
+                    ("trigger", "requested_by"),
+                    ("created", "shown_retry_of"),
+                    ("priority", "traceparent"),
+                    ("error_class", "error_type"),
+                    "fingerprint",
                     "shown_input",
                     "shown_result",
                 )
@@ -136,6 +138,9 @@ class RunAdmin(LookOnly):
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
         run = self.get_object(request, object_id)
+        if run and run.state and request.headers.get("HX-Request"):
+            # It ended while somebody watched: the buttons are others now.
+            return HttpResponse(headers={"HX-Refresh": "true"})
         extra = {**(extra_context or {}), **(self.page(request, run) if run else {})}
         return super().change_view(request, object_id, form_url, extra)
 
@@ -147,7 +152,8 @@ class RunAdmin(LookOnly):
             "run": run,
             "unfinished": run.state is None,
             "facts": facts(run),
-            "error": run.error_line or reason_of(run),
+            "error": run.error_line if run.state == FinalState.DEAD else "",
+            "reason": reason_of(run),
             "links": self.links(run),
             "attempt_headings": ATTEMPT_HEADINGS,
             "attempts": attempt_rows(run),
@@ -192,7 +198,7 @@ class RunAdmin(LookOnly):
 
     @admin.display(description="error or reason")
     def said(self, run: Run) -> str:
-        return shortened(run.error_line or reason_of(run)) or NOTHING
+        return shortened(reason_of(run) or run.error_line) or NOTHING
 
     @admin.display(description="version")
     def shown_version(self, run: Run) -> SafeString | str:

@@ -218,6 +218,21 @@ def test_a_running_run_shows_its_lines_so_far_and_looks_again(staff: Client, sto
     assert "worker-9" in content and 'hx-trigger="every 3s"' in content
 
 
+def test_a_page_that_is_watched_is_loaded_anew_when_the_run_has_ended(staff: Client) -> None:
+    live = make_run(make_job(), LiveState.RUNNING)
+    watching = {"HX-Request": "true"}
+    assert b"run-page" in staff.get(page(live), headers=watching).content
+    end(live, FinalState.SUCCEEDED)
+    assert staff.get(page(live), headers=watching).headers["HX-Refresh"] == "true"
+
+
+def test_a_cancelled_run_says_why(staff: Client) -> None:
+    live = make_run(make_job(), LiveState.RUNNING)
+    run = end(live, FinalState.CANCELLED, reason="wrong account", error_line="The run was cancelled.")
+    assert "wrong account" in staff.get(page(run)).content.decode()
+    assert "wrong account" in staff.get(reverse("admin:beatkeeper_runs_run_changelist")).content.decode()
+
+
 def test_a_log_that_is_gone_is_told(staff: Client, store: FolderLogStore) -> None:
     live = make_run(make_job(), LiveState.RUNNING)
     attempt = try_once(store, live, ["a line"])
