@@ -236,9 +236,7 @@ class TestEndOfAJob:
     def test_a_schedule_without_a_further_time_finishes_its_job(self, session: Session) -> None:
         anchor = now() - 1.5 * SECOND
         schedule = {"every": 1, "end": (anchor + SECOND).isoformat()}
-        job = make_job(
-            next_run_at=anchor + SECOND, spec={"schedule": schedule, "anchor_at": anchor}
-        )
+        job = make_job(next_run_at=anchor + SECOND, spec={"schedule": schedule, "anchor_at": anchor})
         trigger(session)
         job.refresh_from_db()
         assert job.status == JobStatus.FINISHED

@@ -33,7 +33,9 @@ class CeleryStage(Stage):
         self.ledger.change(no_work_named=True)
         self.connection = Connection(broker)
         self.channel: Any = self.connection.channel()
-        self.queue: Any = Queue(self.lane_queue, durable=True, queue_arguments={"x-max-priority": 9})(self.channel)
+        self.queue: Any = Queue(self.lane_queue, durable=True, queue_arguments={"x-max-priority": 9})(
+            self.channel
+        )
         self.queue.queue_declare()
 
     def worker(self, slots: int = 2, *arguments: str, pool: str = "prefork", **changes: str) -> RealProcess:
