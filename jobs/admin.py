@@ -33,6 +33,7 @@ from jobs.models import (
     ApiKey,
     Declaration,
     Job,
+    JobClock,
     JobStatus,
     JobVersion,
     Membership,
@@ -82,7 +83,8 @@ class JobAdmin(TenantAdmin):
     search_fields = ("name",)
     search_help_text = "Search by name"
     list_select_related = ("tenant", "pool", "clock")
-    ordering = ("-created_at", "-id")
+    # As job_newest_first_idx has them: without tenant first, the newest of ten million would be sorted for.
+    ordering = ("tenant_id", "-created_at", "-id")
     sortable_by = ("shown_name", "next_run", "priority")
     autocomplete_fields = ("tenant", "pool")
     actions: Any = ("pause_chosen", "resume_chosen")
@@ -320,6 +322,24 @@ class JobVersionAdmin(LookOnly):
     @admin.display(description="created", ordering="created_at")
     def created(self, version: JobVersion) -> SafeString | str:
         return moment(version.created_at)
+
+
+class JobClockAdmin(LookOnly):
+    tenant_path = "job__tenant"
+    paginator = NewestFirst
+    list_display = ("job", "next_run", "slice")
+    list_filter = (("job", OwnRelated),)
+    list_select_related = ("job",)
+    ordering = ("pk",)
+    sortable_by = ()
+
+    def tenant_of(self, row: Any) -> int | None:
+        found: int = row.job.tenant_id
+        return found
+
+    @admin.display(description="next run")
+    def next_run(self, clock: JobClock) -> SafeString | str:
+        return moment(clock.next_run_at)
 
 
 class KeptByOperators(TenantAdmin):
@@ -604,6 +624,7 @@ admin.site.unregister(AuditEntry)
 for model, model_admin in (
     (Job, JobAdmin),
     (JobVersion, JobVersionAdmin),
+    (JobClock, JobClockAdmin),
     (Tenant, TenantsAdmin),
     (Pool, PoolAdmin),
     (ApiKey, ApiKeyAdmin),

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from django.apps import apps
 from django.contrib import admin
 from django.contrib.auth.models import User
 from django.test import Client
@@ -73,6 +74,12 @@ def page(model: Any, name: str, *arguments: Any) -> str:
 
 def button(job: Job, name: str) -> str:
     return f"{page(Job, 'change', job.pk).removesuffix('change/')}{name}/"
+
+
+def test_every_model_of_ours_is_in_the_admin() -> None:
+    ours = {model for model in apps.get_models() if model._meta.app_label.startswith("beatkeeper_")}
+    # What an API caller was answered is nobody else's to read.
+    assert {model.__name__ for model in ours - set(admin.site._registry)} == {"IdempotentRequest"}
 
 
 def test_no_list_names_another_tenant(client: Client, ours: Tenant, our_job: Job, their_job: Job) -> None:
