@@ -116,8 +116,12 @@ def test_a_check_that_fails_itself_does_not_hide_the_others() -> None:
 @needs_database
 def test_a_migration_that_is_not_applied_is_named() -> None:
     with connection.cursor() as cursor:
-        cursor.execute("DELETE FROM django_migrations WHERE app = 'beatkeeper_runs' AND name = '0002_guards'")
-    assert "beatkeeper_runs.0002_guards" in problems(database.migrations)
+        cursor.execute(
+            "DELETE FROM django_migrations WHERE id = (SELECT id FROM django_migrations"
+            " WHERE app = 'beatkeeper_runs' ORDER BY name DESC LIMIT 1) RETURNING name"
+        )
+        ((name,),) = cursor.fetchall()
+    assert f"1 migration is not applied: beatkeeper_runs.{name}" in problems(database.migrations)
 
 
 @needs_database
@@ -213,7 +217,7 @@ def test_a_live_row_of_an_ended_run_is_found() -> None:
 # Schedulers
 
 
-def hold(jobs: Iterable[int]) -> ExitStack:
+def hold(jobs: Iterable[int], *, rescue: bool = True) -> ExitStack:
     """A session that holds slices and all pools, as a scheduler does."""
     stack = ExitStack()
     session = stack.enter_context(slices.LockSession(own_database(), "test", seconds=60))
@@ -222,6 +226,8 @@ def hold(jobs: Iterable[int]) -> ExitStack:
         assert session.try_lock(slices.JOBS, key)
     for key in Pool.objects.values_list("pk", flat=True):
         assert session.try_lock(slices.POOLS, key)
+    if rescue:
+        session.try_lock(slices.RESCUE, 0)
     return stack
 
 
@@ -232,6 +238,12 @@ def test_no_scheduler_is_a_problem_and_a_living_one_is_counted() -> None:
     with hold(range(JOB_SLICES)), hold([]):
         assert said(schedulers.alive, Level.FINE) == "2 schedulers are alive"
         assert problems(schedulers.coverage) == ""
+
+
+@needs_database
+def test_a_rescue_that_nobody_does_is_told() -> None:
+    with hold(range(JOB_SLICES), rescue=False):
+        assert "no scheduler rescues" in problems(schedulers.coverage)
 
 
 @needs_database

@@ -37,8 +37,14 @@ def coverage() -> Findings:
             f"{counted(len(pools), 'pool')} held by no scheduler, so nothing is handed over there: {slugs}",
             "look again in ten seconds; if it stays so, restart the schedulers and look in their log",
         )
-    if not jobs and not pools:
-        yield fine(f"all {JOB_SLICES} slices of the jobs and all pools are held by a scheduler")
+    rescued = held(slices.RESCUE)
+    if not rescued:
+        yield problem(
+            "no scheduler rescues: runs of lost workers stay where they are, and no retry begins",
+            "look again in ten seconds; if it stays so, restart the schedulers and look in their log",
+        )
+    if not jobs and not pools and rescued:
+        yield fine(f"all {JOB_SLICES} slices of the jobs, all pools and the rescue are held by a scheduler")
 
 
 def uncovered(kind: int, universe: Iterable[int]) -> set[int]:
