@@ -109,16 +109,13 @@ class Gates:
     def __init__(self, connection: Connection, jobs: Collection[UUID]) -> None:
         wanted = {"jobs": sorted(jobs)}
         self.limits: dict[UUID, int] = dict(rows(connection, "lock_gates", wanted)) if jobs else {}
-        missed = {"jobs": sorted(set(jobs) - set(self.limits))}
-        # A gate that exists and was not locked is in somebody's hands: its runs wait for the next pass.
-        self.busy = (
-            {job for (job,) in rows(connection, "gates_that_exist", missed)} if missed["jobs"] else set()
-        )
+        # A gate that was not locked is in somebody's hands: its runs wait for the next pass.
+        self.busy = set(jobs) - set(self.limits)
         held = {"jobs": list(self.limits)}
         self.occupied: dict[UUID, int] = dict(rows(connection, "occupied_gates", held)) if self.limits else {}
 
     def has_room(self, job: UUID) -> bool:
-        return job not in self.limits or self.occupied.get(job, 0) < self.limits[job]
+        return self.occupied.get(job, 0) < self.limits[job]
 
     def enter(self, job: UUID) -> None:
         self.occupied[job] = self.occupied.get(job, 0) + 1
@@ -165,8 +162,8 @@ class Pass:
         self.loads: dict[int, LaneLoad] = {}
 
     def run(self) -> Dispatched:
-        self._find_lanes()
         capacity = self._capacity()
+        capacity += self._find_lanes()
         if self.pool.paused or not self.memory.nodes:
             self._stop_lanes(POOL_PAUSED if self.pool.paused else NO_LIVE_WORKER)
             return self.done
@@ -177,13 +174,14 @@ class Pass:
         self._write_lanes(handed)
         return self.done
 
-    def _find_lanes(self) -> None:
-        values = {"pool": self.pool.id}
+    def _find_lanes(self) -> int:
+        """Returns how many slots are taken on nodes that are no longer counted: draining ones above all."""
+        values = {"pool": self.pool.id, "nodes": list(self.memory.nodes)}
         self.ready = {tenant for (tenant,) in rows(self.connection, "lanes_with_ready_runs", values)}
         counted = rows(self.connection, "occupied", values)
         self.loads = {
             tenant: LaneLoad(tenant, running=running, queued=queued, ready=tenant in self.ready)
-            for tenant, running, queued in counted
+            for tenant, running, queued, _ in counted
         }
         for tenant in self.ready - set(self.loads):
             self.loads[tenant] = LaneLoad(tenant)
@@ -191,6 +189,7 @@ class Pass:
         missing = [self.lanes[tenant] for tenant in sorted(self.ready) if self.lanes[tenant].lane_id is None]
         if missing:
             self._make_lanes(missing)
+        return sum(elsewhere for *_, elsewhere in counted)
 
     def _read_lanes(self) -> dict[int, LaneRow]:
         found = rows(self.connection, "lanes", {"pool": self.pool.id, "tenants": list(self.loads)})

@@ -159,13 +159,15 @@ WITH RECURSIVE tenant (id) AS (
 SELECT id FROM tenant WHERE id IS NOT NULL;
 
 -- name: occupied
--- Exact counts of what each lane has handed over: running, and queued for it.
-SELECT tenant_id, sum(running)::int, sum(queued)::int
+-- Exact counts of what each lane has handed over: running, queued, and what runs elsewhere than on living nodes.
+SELECT tenant_id, sum(running)::int, sum(queued)::int, sum(elsewhere)::int
 FROM (
-    SELECT tenant_id, count(*) AS running, 0 AS queued FROM beatkeeper_live_run
+    SELECT tenant_id, count(*) AS running, 0 AS queued,
+           count(*) FILTER (WHERE worker <> ALL (%(nodes)s::uuid[])) AS elsewhere
+    FROM beatkeeper_live_run
     WHERE state = 'running' AND pool_id = %(pool)s GROUP BY tenant_id
     UNION ALL
-    SELECT tenant_id, 0, count(*) FROM beatkeeper_live_run
+    SELECT tenant_id, 0, count(*), 0 FROM beatkeeper_live_run
     WHERE state = 'queued' AND pool_id = %(pool)s GROUP BY tenant_id
 ) counted
 GROUP BY tenant_id;
@@ -203,26 +205,23 @@ SELECT DISTINCT queue FROM beatkeeper_lane WHERE pool_id = ANY (%(pools)s::int[]
 
 -- name: best_ready
 -- The best few of each lane in rank order: priority with aging, exactly.
-SELECT best.id, best.tenant_id, best.job_id, best.rank, best.target_key, best.gated,
+SELECT best.id, best.tenant_id, best.job_id, best.rank, best.target_key, gate.job_id IS NOT NULL,
        best.trigger IN ('schedule', 'catch_up') AND job.status = 'paused'
 FROM unnest(%(tenants)s::int[], %(places)s::int[]) AS lane (tenant_id, places)
 CROSS JOIN LATERAL (
-    SELECT live.id, live.tenant_id, live.job_id, live.rank, live.target_key, live.gated, live.trigger
+    SELECT live.id, live.tenant_id, live.job_id, live.rank, live.target_key, live.trigger
     FROM beatkeeper_live_run live
     WHERE live.state = 'ready' AND live.pool_id = %(pool)s AND live.tenant_id = lane.tenant_id
     ORDER BY live.rank LIMIT lane.places
 ) best
 JOIN beatkeeper_job job ON job.id = best.job_id
+LEFT JOIN beatkeeper_job_gate gate ON gate.job_id = best.job_id
 ORDER BY best.rank;
 
 -- name: lock_gates
--- Before counting; a gate that a report holds is left for the next pass (R15).
+-- Before counting; a gate that a report holds is left out, and its job's runs wait for the next pass (R15).
 SELECT job_id, max_running FROM beatkeeper_job_gate
 WHERE job_id = ANY (%(jobs)s::uuid[]) ORDER BY job_id FOR UPDATE SKIP LOCKED;
-
--- name: gates_that_exist
--- Of jobs whose gate was not locked: those that still have one.
-SELECT job_id FROM beatkeeper_job_gate WHERE job_id = ANY (%(jobs)s::uuid[]);
 
 -- name: occupied_gates
 -- Counted after the gate was locked, so no earlier release or mark is missed.

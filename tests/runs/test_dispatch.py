@@ -10,7 +10,7 @@ from django.conf import LazySettings
 
 from jobs.models import Job, JobStatus, Pool, Tenant
 from runs.dispatch import Dispatched, PoolMemory, dispatch_pool
-from runs.models import JobGate, Lane, LiveRun, WorkerNode
+from runs.models import JobGate, Lane, LiveRun, NodeState, WorkerNode
 from runs.states import LiveState, Trigger
 from tests.factories import TASK, make_job, make_lane, make_pool, make_run, make_tenant, make_worker, now
 
@@ -118,6 +118,18 @@ def test_a_newcomer_is_not_kept_waiting_by_the_long_runs_of_another(session: Ses
     assert states(newcomer) == [LiveState.QUEUED]
 
 
+def test_long_runs_on_a_draining_worker_take_no_slot_of_its_successor(session: Session, pool: Pool) -> None:
+    job = make_job(pool=pool)
+    old = make_worker(pool, slots=4)
+    start = now() - timedelta(seconds=9)
+    for number in range(4):
+        make_run(job, LiveState.RUNNING, worker=old, planned_at=start + timedelta(milliseconds=number))
+    WorkerNode.objects.update(state=NodeState.DRAINING)
+    make_worker(pool, slots=4)
+    make_ready(job, 4)
+    assert dispatch(session, pool).queued == 4
+
+
 def test_a_pool_without_live_workers_says_so_on_the_lane(session: Session, pool: Pool) -> None:
     job = make_job(pool=pool)
     make_run(job)
@@ -188,6 +200,14 @@ class TestOwnReasons:
         assert sorted(states(limited)) == ["blocked", "blocked", "queued", "running"]
         blocked = LiveRun.objects.filter(state=LiveState.BLOCKED)
         assert {run.reason for run in blocked} == {"concurrency"}
+
+    def test_a_limit_set_later_holds_runs_that_were_made_before(self, session: Session, pool: Pool) -> None:
+        make_worker(pool, slots=8)
+        job = make_job(pool=pool)
+        make_ready(job, 3)
+        JobGate.objects.create(job=job, max_running=1)
+        done = dispatch(session, pool)
+        assert (done.queued, done.blocked) == (1, 2)
 
     def test_a_limit_that_is_gone_holds_nobody(self, session: Session, pool: Pool) -> None:
         make_worker(pool)
