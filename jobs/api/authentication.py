@@ -68,7 +68,11 @@ class RolePermission(BasePermission):
         return tenants.may(request.auth.role, needed)
 
 
-def tenant_of(request: Request) -> Tenant:
+def key_of(request: Request) -> ApiKey:
     key = request.auth
     assert isinstance(key, ApiKey)  # noqa: S101 - RolePermission let nobody else in
-    return key.tenant
+    return key
+
+
+def tenant_of(request: Request) -> Tenant:
+    return key_of(request).tenant

@@ -6,6 +6,7 @@ from typing import Any
 
 from django.db.models import F
 
+from auditlog.redaction import redact
 from jobs import durations
 from jobs.models import Job, JobVersion
 from jobs.refusals import InvalidInput
@@ -16,7 +17,8 @@ Json = dict[str, Any]
 BASE = "/api/v1"
 
 
-def job_json(job: Job, spec: JobVersion | None = None) -> Json:
+def job_json(job: Job, spec: JobVersion | None = None, *, secrets: bool) -> Json:
+    """Without `secrets`, values of headers, variables and arguments that are named like one are masked."""
     spec = spec or job.spec
     return {
         "id": str(job.pk),
@@ -29,7 +31,7 @@ def job_json(job: Job, spec: JobVersion | None = None) -> Json:
         "priority": job.priority,
         "tags": job.tags,
         "version": job.version,
-        "target": spec.target,
+        "target": spec.target if secrets else redact(spec.target),
         "schedule": schedule_json(spec.schedule),
         "schedule_in_words": words(spec.schedule, str(job.pk)),
         "next_run_at": instant(job.clock.next_run_at),
@@ -48,12 +50,12 @@ def job_json(job: Job, spec: JobVersion | None = None) -> Json:
     }
 
 
-def jobs_json(jobs: Iterable[Job]) -> list[Json]:
+def jobs_json(jobs: Iterable[Job], *, secrets: bool) -> list[Json]:
     """With one query for all the specs."""
     jobs = list(jobs)
     specs = JobVersion.objects.filter(job__in=[job.pk for job in jobs], version=F("job__version"))
     by_job = {spec.job_id: spec for spec in specs}
-    return [job_json(job, by_job[job.pk]) for job in jobs]
+    return [job_json(job, by_job[job.pk], secrets=secrets) for job in jobs]
 
 
 def schedule_json(schedule: Json | None) -> Json | None:

@@ -13,7 +13,7 @@ from rest_framework.views import APIView
 
 from jobs import services, specs
 from jobs.api import schema
-from jobs.api.authentication import tenant_of
+from jobs.api.authentication import key_of, tenant_of
 from jobs.api.representation import Json, instant, job_json, jobs_json
 from jobs.database_clock import database_now
 from jobs.idempotency import Answer, once, read_key
@@ -21,6 +21,7 @@ from jobs.input_checks import expect_object, listed, refuse_unknown, refused, sh
 from jobs.models import Job, JobStatus, Role
 from jobs.refusals import Missing
 from jobs.schedules import in_words, upcoming
+from jobs.tenants import may
 
 MOST_TIMES = 100
 
@@ -31,7 +32,9 @@ class Jobs(APIView):
     @schema.list_of_jobs
     def get(self, request: Request) -> Response:
         refuse_unknown_query(request, ("tag", "status", "q", "pool", "limit", "cursor"))
-        return paged(self, request, _filtered(request), jobs_json)
+        return paged(
+            self, request, _filtered(request), lambda page: jobs_json(page, secrets=sees_secrets(request))
+        )
 
     @schema.create_job
     def post(self, request: Request) -> Response:
@@ -41,12 +44,12 @@ class Jobs(APIView):
 class OneJob(APIView):
     @schema.read_job
     def get(self, request: Request, job_id: str) -> Response:
-        return Response(job_json(find_job(request, job_id)))
+        return shown_job(request, job_id)
 
     @schema.edit_job
     def patch(self, request: Request, job_id: str) -> Response:
         services.edit_job(find_job(request, job_id), request.data)
-        return Response(job_json(find_job(request, job_id)))
+        return shown_job(request, job_id)
 
     @schema.delete_job
     def delete(self, request: Request, job_id: str) -> Response:
@@ -59,7 +62,7 @@ class JobAction(APIView):
 
     def act(self, request: Request, job_id: str, service: Callable[[Job, str], Job]) -> Response:
         service(find_job(request, job_id), read_reason(request.data))
-        return Response(job_json(find_job(request, job_id)))
+        return shown_job(request, job_id)
 
 
 class PauseJob(JobAction):
@@ -122,6 +125,15 @@ def find_job(request: Request, job_id: str) -> Job:
     return job
 
 
+def shown_job(request: Request, job_id: str) -> Response:
+    return Response(job_json(find_job(request, job_id), secrets=sees_secrets(request)))
+
+
+def sees_secrets(request: Request) -> bool:
+    """Who may write a target may read what stands in it."""
+    return may(key_of(request).role, Role.ADMIN)
+
+
 def read_id(text: str) -> UUID:
     try:
         return UUID(text)
@@ -162,7 +174,7 @@ def refuse_unknown_query(request: Request, known: tuple[str, ...]) -> None:
 
 
 def _created(job: Job) -> Answer:
-    body = job_json(job)
+    body = job_json(job, secrets=True)
     return Answer(201, {**body, "estimated_start_at": body["next_run_at"]})
 
 

@@ -118,6 +118,21 @@ def test_an_operator_operates_and_defines_nothing() -> None:
     refusal(operator.delete(f"jobs/{job.pk}"), 403)
 
 
+def test_secrets_of_a_target_are_shown_to_who_may_write_them() -> None:
+    admin = Caller(make_tenant())
+    target = {"kind": "command", "argv": ["x", "--token=hush"], "env": {"API_KEY": "hush", "LANG": "C"}}
+    job = post_job(admin.tenant, target=target)
+    assert admin.get(f"jobs/{job.pk}").json()["target"] == target
+    for role in (Role.VIEWER, Role.OPERATOR):
+        other = Caller(admin.tenant, role)
+        answers = [other.get("jobs"), other.get(f"jobs/{job.pk}")]
+        if role == Role.OPERATOR:
+            answers.append(other.post(f"jobs/{job.pk}/pause"))
+        for answer in answers:
+            assert answer.status_code == 200 and "hush" not in answer.content.decode()
+            assert '"LANG":"C"' in answer.content.decode()
+
+
 @pytest.mark.parametrize("path", ["nothing", "jobs/", "jobs/1/2/3", "", "../admin"])
 def test_unknown_addresses_tell_strangers_nothing_and_others_404(path: str) -> None:
     caller = Caller(make_tenant())
@@ -141,7 +156,7 @@ def test_an_unknown_method_is_refused(caller: Caller) -> None:
 def test_our_own_mistake_is_a_problem_without_details(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: Any) -> None:
+    def fail(*_: Any, **__: Any) -> None:
         raise RuntimeError("hush: internal")
 
     monkeypatch.setattr("jobs.api.views.jobs_json", fail)
@@ -152,7 +167,7 @@ def test_our_own_mistake_is_a_problem_without_details(
 def test_a_database_that_is_away_is_a_503_to_try_again(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: Any) -> None:
+    def fail(*_: Any, **__: Any) -> None:
         raise OperationalError("host db.internal is down")
 
     monkeypatch.setattr("jobs.api.views.jobs_json", fail)
