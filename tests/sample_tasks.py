@@ -17,7 +17,6 @@ from celery import Celery
 
 from scheduler_project.sdk import processes
 from scheduler_project.sdk.app import Beatkeeper
-from scheduler_project.sdk.celery_target import CeleryTarget
 from scheduler_project.sdk.outcomes import PermanentError
 from scheduler_project.sdk.targets import Attempt
 
@@ -158,5 +157,5 @@ def sleeping_group(attempt: Attempt) -> None:
         raise RuntimeError("the body was ended")
 
 
-def celery_target() -> CeleryTarget:
-    return CeleryTarget(app)
+if os.environ.get("SAMPLE_DECLARES"):
+    keeper.job("sample", every=60)(succeeds)

@@ -105,6 +105,14 @@ def test_solo_works_too(stage: CeleryStage) -> None:
     assert [stage.wait_for_end(run)["result"] for run in runs] == [0, 1, 2]
 
 
+def test_solo_is_asked_to_stop_at_the_time_limit(stage: CeleryStage) -> None:
+    worker = stage.worker(1, pool="solo")
+    run = stage.add_permitted_run("tests.sleeps", 60, timeout=0.5, retry={"max_attempts": 1})
+    assert stage.wait_for_end(run)["error_class"] == "timeout"
+    assert stage.wait_for_end(stage.add_permitted_run())["next"] == "succeeded"
+    assert worker.is_alive()
+
+
 def test_other_pools_are_refused_in_a_sentence(stage: CeleryStage) -> None:
     worker = stage.processes.python(
         *("celery", "-A", "tests.sample_tasks", "worker", "-P", "threads", "-Q", stage.host_queue),

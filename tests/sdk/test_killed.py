@@ -173,6 +173,14 @@ def test_with_a_stopped_guard_a_child_fences_itself(stage: Stage) -> None:
     assert stage.wait_for_end(run)["error_class"] == "worker_lost"
 
 
+def test_a_guard_that_never_wakes_is_replaced(stage: Stage) -> None:
+    stage.feed()
+    guard = stage.guard_pid()
+    stop(guard)
+    wait_until(lambda: stage.guard_pid() != guard and gone(guard), 3 * LEASE, "another guard")
+    assert stage.wait_for_end(stage.ledger.add_run("tests.succeeds"))["next"] == "succeeded"
+
+
 def test_a_stopped_child_is_killed_at_its_time_limit(stage: Stage) -> None:
     stage.feed()
     run = stage.ledger.add_run("tests.sleeps", 60, timeout=1.0, retry={"max_attempts": 1})

@@ -1,0 +1,135 @@
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from scheduler_project.sdk import Beatkeeper
+from scheduler_project.sdk.declarations import DeclarationWrong
+from tests.processes import Processes
+from tests.sdk.stage import Stage
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+def keeper() -> Beatkeeper:
+    return Beatkeeper(Celery("declared", broker="memory://", set_as_current=False), tenant="acme")
+
+
+def declared(keeper: Beatkeeper, **options: Any) -> dict[str, Any]:
+    @keeper.job(**options)
+    @keeper.app.task(name="shop.settle", shared=False)
+    def settle() -> str:
+        return "settled"
+
+    [declaration] = keeper.declarations()
+    return declaration
+
+
+def test_a_declared_task_is_the_same_task(keeper: Beatkeeper) -> None:
+    @keeper.app.task(name="shop.settle", shared=False)
+    def settle() -> str:
+        return "settled"
+
+    assert keeper.job(every=60)(settle) is settle
+    assert settle() == "settled"
+    assert callable(settle.delay)
+
+
+def test_what_is_said_is_declared_and_nothing_else(keeper: Beatkeeper) -> None:
+    assert declared(
+        keeper,
+        cron="*/5 * * * *",
+        timezone="America/New_York",
+        priority=700,
+        retries=5,
+        timeout=60,
+        overlap="skip",
+        tags={"team": "payments"},
+        args=[1],
+        kwargs={"a": 2},
+    ) == {
+        "name": "shop.settle",
+        "target": {"kind": "celery", "task": "shop.settle", "args": [1], "kwargs": {"a": 2}},
+        "schedule": {"cron": "*/5 * * * *", "timezone": "America/New_York"},
+        "priority": 700,
+        "timeout": 60.0,
+        "overlap": "skip",
+        "tags": {"team": "payments"},
+        "retry": {"max_attempts": 6},
+    }
+
+
+def test_without_a_schedule_a_job_runs_on_demand(keeper: Beatkeeper) -> None:
+    declaration = declared(keeper)
+    assert declaration["schedule"] is None
+    assert set(declaration) == {"name", "target", "schedule"}
+
+
+@pytest.mark.parametrize(
+    ("options", "schedule"),
+    [
+        ({"cron": "0 5 * * *"}, {"cron": "0 5 * * *", "timezone": "UTC"}),
+        ({"every": 30}, {"every": 30.0}),
+        ({"every": timedelta(minutes=1)}, {"every": 60.0}),
+        ({"every": "PT1M"}, {"every": "PT1M"}),
+        ({"at": datetime(2027, 1, 1, tzinfo=timezone.utc)}, {"at": "2027-01-01T00:00:00+00:00"}),
+        ({"at": "2027-01-01T00:00:00Z"}, {"at": "2027-01-01T00:00:00+00:00"}),
+    ],
+)
+def test_schedules(keeper: Beatkeeper, options: dict[str, Any], schedule: dict[str, Any]) -> None:
+    assert declared(keeper, **options)["schedule"] == schedule
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"cron": "* * * * *", "every": 5},
+        {"cron": "nonsense"},
+        {"every": 0},
+        {"every": "a minute"},
+        {"every": 5, "timezone": "UTC"},
+        {"at": "2027-01-01T00:00:00"},
+        {"priority": 1001},
+        {"retries": -1},
+        {"timeout": -3},
+        {"overlap": "sometimes"},
+    ],
+)
+def test_a_mistake_is_raised_where_it_was_made(keeper: Beatkeeper, options: dict[str, Any]) -> None:
+    with pytest.raises(DeclarationWrong):
+        keeper.job(**options)
+
+
+def test_a_plain_function_is_refused(keeper: Beatkeeper) -> None:
+    with pytest.raises(TypeError, match=r"above @app\.task"):
+        keeper.job(every=60)(lambda: None)
+
+
+def test_no_setting_of_the_app_is_changed() -> None:
+    app = Celery("untouched", broker="memory://", set_as_current=False)
+    before = dict(app.conf)
+    Beatkeeper(app)
+    app.finalize()
+    assert dict(app.conf) == before
+
+
+def test_the_permit_task_is_known_to_this_app_only() -> None:
+    mine, other = Celery("mine", set_as_current=False), Celery("other", set_as_current=False)
+    Beatkeeper(mine)
+    assert "beatkeeper.run" in mine.tasks
+    assert "beatkeeper.run" not in other.tasks
+
+
+def test_times_that_contradict_each_other_are_refused(keeper: Beatkeeper) -> None:
+    wrong = Beatkeeper(keeper.app, lease_seconds=5, beat_seconds=5)
+    with pytest.raises(ValueError, match="not above"):
+        wrong.config("w", 1, fed=True)
+
+
+def test_declarations_reach_the_ledger_when_a_worker_starts(processes: Processes, tmp_path: Path) -> None:
+    stage = Stage(processes, tmp_path)
+    stage.feed(SAMPLE_DECLARES="1")
+    wait_until(stage.ledger.declared, 10, "a declaration")
+    assert [job["name"] for job in stage.ledger.declared()] == ["sample"]
