@@ -18,6 +18,7 @@ import amqp
 import kombu
 import psycopg
 import pytest
+from django.conf import settings
 from django.db import connection
 from psycopg.rows import dict_row
 
@@ -155,7 +156,7 @@ class Platform:
 
     def worker(self, slots: int = 2, app: str = "tests.sample_tasks", name: str = "") -> Worker:
         self._workers += 1
-        name = name or f"w{self._workers}@{self.folder.name}"
+        name = name or f"w{self._workers}@{settings.TEST_ID}-{self.folder.name}"
         spool = self.spool / str(self._workers)
         process = self._processes.python(
             "celery",

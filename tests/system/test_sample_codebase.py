@@ -4,6 +4,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from django.conf import settings
 
 from jobs.models import Job
 from jobs.services import pause_job
@@ -42,7 +43,7 @@ class Shop:
     def worker(self) -> RealProcess:
         return self.python(
             *("-m", "celery", "-A", "shop.celery", "worker", "-l", "info", "-c", "2"),
-            *("-n", f"shop@{self.platform.folder.name}", "-Q", self.platform.own_queue),
+            *("-n", f"shop@{settings.TEST_ID}-{self.platform.folder.name}", "-Q", self.platform.own_queue),
         )
 
     def send_its_own(self) -> None:

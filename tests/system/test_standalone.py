@@ -75,7 +75,7 @@ class Product:
     def family(self) -> dict[int, str]:
         """Every process below the supervisor, whatever session it made for itself."""
         listed = subprocess.run(
-            ["ps", "-axo", "pid=,ppid=,args="], capture_output=True, text=True, check=True
+            ["ps", "-axwwo", "pid=,ppid=,args="], capture_output=True, text=True, check=True
         )
         rows = [line.split(None, 2) for line in listed.stdout.splitlines()]
         members = {self.supervisor.pid: "supervisor"}
