@@ -166,12 +166,10 @@ def keeper_of(app: Celery) -> Beatkeeper:
 
 
 def _attach(app: Celery, keeper: Beatkeeper) -> None:
-    from .permits import Permits
-    from .worker import GuardedPool
-
     app._beatkeeper = keeper  # type: ignore[attr-defined]
-    app.steps["worker"].add(GuardedPool)
-    app.steps["consumer"].add(Permits)
+    # By name: a web process that only sends tasks never imports the worker's side.
+    app.steps["worker"].add(f"{__package__}.worker:GuardedPool")
+    app.steps["consumer"].add(f"{__package__}.permits:Permits")
 
 
 def _environment(name: str, default: str) -> str:

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from .capture import AttemptLog, captured, secrets_in
+from .hand import Hand
 from .interrupts import Interrupts
 from .ledger import Claim
 from .log_store import LogStore
@@ -22,7 +23,6 @@ from .outcomes import (
     now_utc,
     stated_failure,
 )
-from .slots import Hand
 from .targets import Attempt, RetryAfter, TargetFailed, Targets
 
 logger = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from typing import Any
 
 from celery.exceptions import SoftTimeLimitExceeded
 
+from .hand import Hand
 from .outcomes import CANCELLED, TIMEOUT, RunCancelled, TimeLimitReached
-from .slots import Hand
 
 
 class SoftTimeLimit(TimeLimitReached, SoftTimeLimitExceeded):

@@ -27,6 +27,10 @@ class LogMissing(Exception):
     """The log is not in the store."""
 
 
+# The group is for a web process that runs as another user of the same group.
+FOLDER_MODE, FILE_MODE = 0o750, 0o640
+
+
 class LogStore(Protocol):
     def open(self, run: UUID, claim_seq: int) -> IO[bytes]:
         """The file of a running attempt, for appending."""
@@ -52,8 +56,8 @@ class FolderLogStore:
         self._open_folder = root / "open"
 
     def open(self, run: UUID, claim_seq: int) -> IO[bytes]:
-        self._open_folder.mkdir(parents=True, exist_ok=True)
-        return open(self._open_path(run, claim_seq), "ab", buffering=0)
+        self._make_folder(self._open_folder)
+        return open(self._open_path(run, claim_seq), "ab", buffering=0, opener=_for_owner_and_group)
 
     def seal(self, run: UUID, claim_seq: int, tenant: str, incarnation: UUID) -> LogPointer | None:
         try:
@@ -63,7 +67,9 @@ class FolderLogStore:
         if not lines:
             return None
         name = object_name(tenant, incarnation, datetime.now(timezone.utc))
-        offset, length = _append(self.root / name, gzip.compress(lines, 6))
+        path = self.root / name
+        self._make_folder(path.parent)
+        offset, length = _append(path, gzip.compress(lines, 6))
         return LogPointer(name, offset, length)
 
     def discard(self, run: UUID, claim_seq: int) -> None:
@@ -89,6 +95,14 @@ class FolderLogStore:
         except FileNotFoundError:
             return None
 
+    def _make_folder(self, folder: Path) -> None:
+        """Others, such as the user that commands run as, may not even look inside."""
+        missing = [step for step in (folder, *folder.parents) if step == self.root or self.root in step.parents]
+        if not self.root.exists():
+            self.root.parent.mkdir(parents=True, exist_ok=True)
+        for step in reversed(missing):
+            step.mkdir(mode=FOLDER_MODE, exist_ok=True)
+
     def _open_path(self, run: UUID, claim_seq: int) -> Path:
         return self._open_folder / f"{UUID(str(run))}.{int(claim_seq)}.jsonl"
 
@@ -105,9 +119,12 @@ def object_name(tenant: str, incarnation: UUID, at: datetime) -> str:
     return f"logs/{folder}/{at:%Y/%m/%d/%H}/{incarnation}.jsonl.gz"
 
 
+def _for_owner_and_group(path: str, flags: int) -> int:
+    return os.open(path, flags, FILE_MODE)
+
+
 def _append(path: Path, member: bytes) -> tuple[int, int]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "ab", buffering=0) as file:
+    with open(path, "ab", buffering=0, opener=_for_owner_and_group) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         offset = file.seek(0, os.SEEK_END)
         try:

@@ -22,6 +22,7 @@ CANCELLED = "cancelled"
 ERROR_CLASSES = (TRANSIENT, PERMANENT, USER, TIMEOUT, WORKER_LOST, CANCELLED)
 
 LINE_LENGTH = 500
+TYPE_LENGTH = 200
 HERE = os.path.dirname(__file__) + os.sep
 
 
@@ -149,11 +150,10 @@ def stopped_outcome(
 def type_name(exception: BaseException) -> str:
     kind = type(exception)
     ours = kind.__module__.startswith(f"{__package__}.")
-    return (
-        kind.__qualname__
-        if ours or kind.__module__ == "builtins"
-        else f"{kind.__module__}.{kind.__qualname__}"
-    )
+    named_alone = ours or kind.__module__ == "builtins"
+    name = kind.__qualname__ if named_alone else f"{kind.__module__}.{kind.__qualname__}"
+    # The ledger keeps this much of it; a report that it refused would be tried again with the whole body.
+    return first_line(name)[-TYPE_LENGTH:]
 
 
 def first_line(text: str) -> str:

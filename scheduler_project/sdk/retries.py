@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ def decide(
     policy = {**DEFAULT_RETRY, **(retry or {})}
     if outcome.error_class not in RETRIED or attempt >= int(policy["max_attempts"]):
         return Verdict(DEAD)
-    if outcome.retry_after is not None:
+    if outcome.retry_after is not None and math.isfinite(outcome.retry_after):
         return Verdict(DELAYED, min(max(outcome.retry_after, 0.0), LONGEST_REQUESTED_DELAY))
     return Verdict(DELAYED, uniform(0.0, longest_delay(attempt, policy)))
 

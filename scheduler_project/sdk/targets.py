@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from .capture import AttemptLog
+from .hand import Hand
 from .ledger import Claim
 from .outcomes import UnknownTarget
-from .slots import Hand
 
 if TYPE_CHECKING:
     from celery import Celery

@@ -13,7 +13,8 @@ import threading
 from collections.abc import Iterator
 
 from . import processes
-from .slots import ASKED, HELD, Hand, SlotTable
+from .hand import Hand
+from .slots import ASKED, HELD, SlotTable
 
 INTERVAL = 0.5
 # The guard is first: it can say what happened.

@@ -15,12 +15,13 @@ from uuid import uuid4
 
 from . import processes
 from .execute import execute
+from .hand import Hand
 from .interrupts import Interrupts
 from .ledger import Claim, Lane, LedgerUnavailable
 from .outcomes import Outcome
 from .retries import Verdict, decide
 from .runtime import Runtime
-from .slots import NOBODY, Hand
+from .slots import NOBODY
 from .spool import Letter, details_of
 from .targets import Targets
 from .watch import Watch

@@ -10,9 +10,10 @@ import pytest
 from runs.targets import command
 from runs.targets.command import execute
 from scheduler_project.sdk.capture import AttemptLog
+from scheduler_project.sdk.hand import Hand
 from scheduler_project.sdk.log_store import FolderLogStore
 from scheduler_project.sdk.outcomes import PermanentError
-from scheduler_project.sdk.slots import Hand, SlotTable
+from scheduler_project.sdk.slots import SlotTable
 from scheduler_project.sdk.targets import Attempt, TargetFailed
 from tests.sdk.stage import gone
 from tests.sdk.test_celery_target import make_claim

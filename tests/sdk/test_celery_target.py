@@ -15,11 +15,12 @@ from kombu import Producer
 from scheduler_project.sdk.capture import AttemptLog
 from scheduler_project.sdk.celery_target import CeleryTarget
 from scheduler_project.sdk.execute import call
+from scheduler_project.sdk.hand import Hand
 from scheduler_project.sdk.interrupts import Interrupts
 from scheduler_project.sdk.ledger import Claim
 from scheduler_project.sdk.log_store import FolderLogStore
 from scheduler_project.sdk.outcomes import Outcome, now_utc
-from scheduler_project.sdk.slots import Hand, SlotTable
+from scheduler_project.sdk.slots import SlotTable
 from scheduler_project.sdk.targets import Attempt, Targets
 
 AT = datetime(2026, 1, 1, tzinfo=timezone.utc)

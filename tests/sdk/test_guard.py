@@ -10,9 +10,10 @@ import pytest
 
 from scheduler_project.sdk import processes
 from scheduler_project.sdk.guard import Guard, settle_orphans
+from scheduler_project.sdk.hand import Hand
 from scheduler_project.sdk.ledger import WorkerInfo
 from scheduler_project.sdk.runtime import Config, Runtime
-from scheduler_project.sdk.slots import FREE, HARD, HELD, NOT_KILLED, Hand, Slot
+from scheduler_project.sdk.slots import FREE, HARD, HELD, NOT_KILLED, Slot
 from scheduler_project.sdk.spool import details_of
 from tests.processes import Processes
 from tests.sdk.fake_ledger import FakeLedger

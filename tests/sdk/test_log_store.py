@@ -117,3 +117,15 @@ def test_a_store_is_named_by_its_url(tmp_path: Path) -> None:
     assert isinstance(found, FolderLogStore) and found.root == tmp_path
     with pytest.raises(ValueError, match="not known"):
         log_store("ftp://host/folder")
+
+
+def test_other_users_may_not_read_what_was_logged(tmp_path: Path) -> None:
+    """Commands run as another user; the lines of every tenant lie in this folder."""
+    store = FolderLogStore(tmp_path / "var" / "log_store")
+    run, pointer = write(store, b"secret\n")
+    with store.open(uuid4(), 2) as file:
+        file.write(b"secret\n")
+    seen = [store.root, *store.root.rglob("*")]
+    assert len(seen) > 8
+    assert [path for path in seen if path.stat().st_mode & 0o007] == []
+    assert store.read(pointer) == b"secret\n"

@@ -65,3 +65,9 @@ def test_other_back_offs(backoff: str, delay: float) -> None:
 def test_without_a_policy_the_default_holds() -> None:
     assert decide(failed(), 3, {}).state == "delayed"
     assert decide(failed(), 4, None).state == "dead"
+
+
+@pytest.mark.parametrize("asked", [math.nan, math.inf, -math.inf])
+def test_a_delay_that_is_no_number_is_not_obeyed(asked: float) -> None:
+    verdict = decide(failed(TRANSIENT, retry_after=asked), 1, POLICY, lambda low, high: high)
+    assert verdict == Verdict("delayed", 10.0)

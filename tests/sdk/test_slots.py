@@ -8,7 +8,8 @@ from uuid import uuid4
 
 import pytest
 
-from scheduler_project.sdk.slots import ASKED, FREE, HELD, REPORTING, SOFT, Hand, SlotTable
+from scheduler_project.sdk.hand import Hand
+from scheduler_project.sdk.slots import ASKED, FREE, HELD, REPORTING, SOFT, SlotTable
 from tests.sdk.stage import gone
 from tests.waiting import wait_until
 
