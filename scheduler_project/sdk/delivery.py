@@ -66,7 +66,9 @@ class Delivery(threading.Thread):
         else:
             state = self._ledger.report(claim, self._with_log(letter, letter.outcome), letter.verdict)
         if state is None:
+            # The open log stays: it is all there is to read of this attempt.
             logger.warning("Run %s was no longer ours; its result changes nothing", claim.run_id)
+            return
         self._runtime.log_store.discard(claim.run_id, claim.claim_seq)
 
     def _with_log(self, letter: Letter, outcome: Outcome) -> Outcome:

@@ -184,8 +184,10 @@ WITH mine AS MATERIALIZED (
 SELECT next_state FROM mine;
 
 -- name: reported_before
--- What an earlier delivery of the same report decided.
-SELECT next_state FROM beatkeeper_attempt WHERE id = %(attempt_id)s AND worker = %(worker)s;
+-- What an earlier delivery of the same report decided. An attempt that rescue ended has no log: then ours was not
+-- heard, and its log must be kept where it is.
+SELECT next_state FROM beatkeeper_attempt
+WHERE id = %(attempt_id)s AND worker = %(worker)s AND (log_object <> '' OR %(log_object)s = '');
 
 -- name: release_blocked
 -- As many blocked runs of a job as its limit has room for. The caller holds the gate.

@@ -97,7 +97,9 @@ class FolderLogStore:
 
     def _make_folder(self, folder: Path) -> None:
         """Others, such as the user that commands run as, may not even look inside."""
-        missing = [step for step in (folder, *folder.parents) if step == self.root or self.root in step.parents]
+        missing = [
+            step for step in (folder, *folder.parents) if step == self.root or self.root in step.parents
+        ]
         if not self.root.exists():
             self.root.parent.mkdir(parents=True, exist_ok=True)
         for step in reversed(missing):

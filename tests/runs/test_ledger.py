@@ -152,6 +152,14 @@ def test_late_report_after_a_give_back_changes_nothing(ledger: PostgresLedger) -
     assert ledger.report(again, succeeded(), Verdict("succeeded")) == "succeeded"
 
 
+def test_a_report_after_rescue_is_not_taken_for_one_that_was_heard(ledger: PostgresLedger) -> None:
+    """Else its log would be removed, and what rescue wrote points to none."""
+    claim = _claimed(ledger)
+    ledger.report(claim, failed(), Verdict("delayed", 30.0))
+    with_log = Outcome("succeeded", now(), now(), log=LogPointer("logs/a", 0, 10))
+    assert ledger.report(claim, with_log, Verdict("succeeded")) is None
+
+
 def test_report_of_a_stranger_changes_nothing(ledger: PostgresLedger) -> None:
     claim = _claimed(ledger)
     stranger = Claim(**{**vars(claim), "incarnation": uuid4()})

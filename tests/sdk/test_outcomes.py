@@ -96,4 +96,4 @@ def test_stated_failures_of_one_kind_share_a_fingerprint() -> None:
 def test_the_type_is_cut_to_what_the_ledger_keeps() -> None:
     """A refused report would be taken for a lost worker, and the body run again."""
     kind = type("E" * 300, (Exception,), {})
-    assert len(failure(kind("x"), NOW, NOW).error_type or "") == 200
+    assert len(failure(kind("x"), AT, AT).error_type or "") == 200

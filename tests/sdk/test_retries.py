@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
@@ -69,5 +70,4 @@ def test_without_a_policy_the_default_holds() -> None:
 
 @pytest.mark.parametrize("asked", [math.nan, math.inf, -math.inf])
 def test_a_delay_that_is_no_number_is_not_obeyed(asked: float) -> None:
-    verdict = decide(failed(TRANSIENT, retry_after=asked), 1, POLICY, lambda low, high: high)
-    assert verdict == Verdict("delayed", 10.0)
+    assert decide(failed(retry_after=asked), 1, RETRY, latest) == Verdict("delayed", 10.0)
