@@ -113,10 +113,18 @@ class EmbeddedPostgres:
         try:
             make_folder(self.folder, 0o711 if self.account else 0o700)
             make_folder(self.cluster, 0o700)
-            if self.account:
+            if self.account and not any(self.cluster.iterdir()):
                 os.chown(self.cluster, self.account.uid, self.account.gid)
         except OSError as error:
             raise CannotStart(f"cannot keep a database in {self.folder}: {error.strerror}") from None
+        if self.cluster.stat().st_uid != self._owner():
+            raise CannotStart(
+                f"the database in {self.folder} belongs to another user: "
+                "start as that user, or name another folder with --state-dir"
+            )
+
+    def _owner(self) -> int:
+        return self.account.uid if self.account else os.geteuid()
 
     def _socket_folder(self) -> Path:
         """Beside the data where its path is short enough, else in the system's temporary folder."""
@@ -124,13 +132,16 @@ class EmbeddedPostgres:
         if len(os.fsencode(beside / self._socket_name)) > LONGEST_SOCKET_PATH:
             identity = self.cluster.stat()
             beside = Path(gettempdir()) / f"beatkeeper-{identity.st_dev:x}-{identity.st_ino:x}"
-        owner = self.account.uid if self.account else os.geteuid()
         if not beside.exists():
             beside.mkdir(mode=0o700)
             if self.account:
                 os.chown(beside, self.account.uid, self.account.gid)
         found = beside.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != owner or stat.S_IMODE(found.st_mode) & 0o077:
+        if (
+            not stat.S_ISDIR(found.st_mode)
+            or found.st_uid != self._owner()
+            or stat.S_IMODE(found.st_mode) & 0o077
+        ):
             raise CannotStart(f"{beside} is not a folder of ours, closed to others: remove it")
         return beside
 

@@ -128,7 +128,13 @@ class LockFile:
         self.release()
 
     def take(self) -> None:
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+        except PermissionError:
+            raise CannotStart(
+                f"{self.path} belongs to another user: "
+                "start as that user, or name another folder with --state-dir"
+            ) from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

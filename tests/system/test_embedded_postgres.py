@@ -227,6 +227,24 @@ def test_binaries_out_of_reach_are_copied_and_run_from_there(
         server.stop()
 
 
+@only_root
+def test_data_of_another_user_is_left_alone(server: EmbeddedPostgres) -> None:
+    """Somebody's own data, and then `sudo make up`: taking it over would shut its owner out."""
+    server.stop()
+    os.chown(server.cluster, 4242, 4242)
+    with pytest.raises(CannotStart, match="belongs to another user"):
+        server.start()
+    assert server.cluster.stat().st_uid == 4242
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may open every file")
+def test_a_lock_of_another_user_is_refused_in_words(tmp_path: Path) -> None:
+    lock = state_folder.LockFile(tmp_path / "lock")
+    lock.path.touch(0)
+    with pytest.raises(CannotStart, match="belongs to another user"):
+        lock.take()
+
+
 def test_the_secret_key_is_kept_and_closed_to_others(tmp_path: Path) -> None:
     first = state_folder.secret_key(tmp_path)
     assert state_folder.secret_key(tmp_path) == first
