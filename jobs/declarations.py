@@ -1,6 +1,9 @@
 """Jobs declared by decorators in a team's code: applied through the same services as everybody's."""
 
-from django.db import transaction
+import logging
+
+import psycopg
+from django.db import InterfaceError, OperationalError, transaction
 
 from auditlog.context import acting_as
 from auditlog.models import ActorKind
@@ -11,11 +14,16 @@ from jobs.refusals import Refused
 from jobs.services import create_job, edit_job
 from jobs.targets import is_reserved
 
+logger = logging.getLogger(__name__)
+
+# The database's troubles are nobody's declaration's. Runs speak to it without Django's own errors in between.
+TROUBLES = (OperationalError, InterfaceError, psycopg.OperationalError, psycopg.InterfaceError)
+
 
 def apply_declarations(limit: int = 100) -> int:
     """Applies what is waiting, oldest first, each in its own transaction; returns how many were looked at.
 
-    A declaration that is refused keeps the reason on its row, where the worker that declared it reads it.
+    A declaration that cannot be applied keeps the reason on its row, where the worker that declared it reads it.
     """
     for applied in range(limit):
         if not _apply_next():
@@ -26,7 +34,9 @@ def apply_declarations(limit: int = 100) -> int:
 @transaction.atomic
 def _apply_next() -> bool:
     waiting = Declaration.objects.select_for_update(skip_locked=True, of=("self",)).filter(applied_at=None)
-    declaration = waiting.select_related("tenant", "pool").order_by("declared_at", "id").first()
+    # Without the spec: what cannot even be read is this declaration's error, and not everybody's.
+    waiting = waiting.select_related("tenant", "pool").defer("spec")
+    declaration = waiting.order_by("declared_at", "id").first()
     if declaration is None:
         return False
     declaration.error = _apply(declaration)
@@ -36,7 +46,7 @@ def _apply_next() -> bool:
 
 
 def _apply(declaration: Declaration) -> str:
-    """The reason of a refusal, or nothing. A refused declaration changes nothing else."""
+    """Why not, or nothing. A declaration that cannot be applied changes nothing else, and holds nobody up."""
     with acting_as(ActorKind.WORKER, f"pool {declaration.pool.slug}"):
         try:
             with transaction.atomic():
@@ -44,6 +54,11 @@ def _apply(declaration: Declaration) -> str:
                 _create_or_edit(declaration)
         except Refused as refused:
             return str(refused) + (f" ({refused.hint})" if refused.hint else "")
+        except TROUBLES:
+            raise
+        except Exception as error:
+            logger.exception("the declaration %s of %s fails", declaration.name, declaration.tenant.slug)
+            return f"it cannot be applied: {type(error).__name__}"
     return ""
 
 

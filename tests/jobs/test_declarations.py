@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from django.db import connection
 
 from auditlog.models import AuditEntry
 from jobs.declarations import apply_declarations
@@ -99,3 +100,18 @@ def test_a_cancelled_job_is_not_revived_by_a_declaration(tenant: Tenant, pool: P
     apply_declarations()
     again.refresh_from_db()
     assert "cancelled" in again.error and Job.objects.get().priority == 500
+
+
+@pytest.mark.parametrize("depth", [500, 3000])
+def test_a_declaration_that_cannot_be_read_holds_up_nobody(tenant: Tenant, pool: Pool, depth: int) -> None:
+    poison, innocent = (
+        declare(tenant, pool, "poison"),
+        declare(make_tenant(), make_pool(exported_tasks=[TASK])),
+    )
+    deep = f'{{"target": {{"kind": "celery", "task": "{TASK}", "args": {"[" * depth}{"]" * depth}}}}}'
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE beatkeeper_declaration SET spec = %s::jsonb WHERE id = %s", [deep, poison.pk])
+    assert apply_declarations() == 2
+    left = Declaration.objects.defer("spec").get(pk=poison.pk)
+    assert left.error == "it cannot be applied: RecursionError" and left.applied_at is not None
+    assert Job.objects.get().tenant == innocent.tenant
