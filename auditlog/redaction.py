@@ -2,17 +2,26 @@
 
 import re
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 MASK = "•••"
-WORDS = (
-    "auth|authorization|bearer|cookie|credential|credentials|dsn|key|apikey|passphrase|passwd|password|pwd|"
-    "secret|secrets|session|signature|token|tokens"
+# Anywhere in a name: PGPASSWORD and ACCESSTOKEN have no word of their own.
+PARTS = (
+    "password|passwd|passphrase|secret|token(?!i[sz])|credential|authorization|"
+    "api[._-]?key|access[._-]?key|private[._-]?key"
 )
-# Whole words only, or `monkey` would be a secret; `apiKey` and `API_KEY` both hold the word.
-SECRET_NAME = re.compile(rf"(?:^|[^a-z])(?:{WORDS})(?:[^a-z]|$)", re.IGNORECASE)
+# Whole words only, or `monkey` would be a secret; `sshKey` and `SSH_KEY` both hold the word.
+WORDS = "auth|bearer|cookies?|dsn|jwt|key|pass|pwd|session|signature"
+SECRET_NAME = re.compile(rf"{PARTS}|(?:^|[^a-z])(?:{WORDS})(?:[^a-z]|$)", re.IGNORECASE)
 CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 ASSIGNMENT = re.compile(r"(-{0,2}[A-Za-z][\w.-]*)=(.*)", re.DOTALL)
+LOGIN = re.compile(r"(?<=://)[^/\s?#]*@")
+# `name=value`, `Name: value` or `"name": "value"` inside a text. A name begins where a word does, or a long text
+# would be read once from each of its characters; a host with its port is no pair.
+PAIR = re.compile(r"(?<![\w.@-])(?<!//)(?P<name>[\w.-]+)[\"']?[ \t]*(?P<sign>[:=])(?!//)[ \t]*")
+QUOTED = r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'"
+LINE = re.compile(rf"{QUOTED}|[^\r\n]*")
+WORD = re.compile(rf"{QUOTED}|\S*")
+QUERY_VALUE = re.compile(rf"{QUOTED}|[^\s&#]*")
 
 
 def redact(value: Any) -> Any:
@@ -42,18 +51,20 @@ def _redact_list(items: list[Any]) -> list[Any]:
 
 
 def _redact_text(text: str) -> str:
-    if "://" in text:
-        return _redact_url(text)
-    named = ASSIGNMENT.fullmatch(text)
-    return f"{named[1]}={MASK}" if named and is_secret(named[1]) else text
+    whole = ASSIGNMENT.fullmatch(text)
+    if whole and is_secret(whole[1]):
+        return f"{whole[1]}={MASK}"
+    return _mask_pairs(LOGIN.sub(f"{MASK}@", text))
 
 
-def _redact_url(text: str) -> str:
-    try:
-        parts = urlsplit(text)
-        host = parts.netloc.rpartition("@")
-    except ValueError:
-        return text
-    netloc = f"{MASK}@{host[2]}" if host[1] else parts.netloc
-    query = "&".join(_redact_text(pair) for pair in parts.query.split("&"))
-    return urlunsplit(parts._replace(netloc=netloc, query=query))
+def _mask_pairs(text: str) -> str:
+    word = QUERY_VALUE if "://" in text else WORD
+    masked, done = "", 0
+    for pair in PAIR.finditer(text):
+        if pair.start() < done or not is_secret(pair["name"]):
+            continue
+        value = (LINE if pair["sign"] == ":" else word).match(text, pair.end())
+        if value and value[0]:
+            masked += text[done : pair.end()] + MASK
+            done = value.end()
+    return masked + text[done:]

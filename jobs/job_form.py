@@ -255,7 +255,7 @@ def unmasked(given: Any, stored: Any) -> Any:
     restored = _restored(given, stored)
     if restored != given and place(restored) != place(stored):
         restored = given
-    if any(leaf == MASK or leaf in masks(stored) for leaf in leaves(restored)):
+    if any(holds_mask(leaf, stored) for leaf in leaves(restored)):
         detail = f"{MASK} stands for a secret that is not known here"
         raise InvalidInput([FieldError("target", detail, "write the secret itself")])
     return restored
@@ -281,9 +281,11 @@ def _restored(given: Any, stored: Any) -> Any:
     return given
 
 
-def masks(stored: Any) -> set[Any]:
-    """What stands on the page in the place of a secret: the mask itself, or text that holds it."""
-    return set(leaves(redact(stored))) - set(leaves(stored))
+def holds_mask(leaf: Any, stored: Any) -> bool:
+    """It stands in the place of a secret: the mask itself, or text that holds it."""
+    if leaf == MASK or stored is None:
+        return bool(leaf == MASK)
+    return isinstance(leaf, str) and MASK in leaf and leaf not in leaves(stored)
 
 
 def leaves(value: Any) -> Iterator[Any]:

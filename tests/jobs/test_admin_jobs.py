@@ -12,7 +12,7 @@ from django.urls import reverse
 from auditlog.models import AuditEntry
 from auditlog.redaction import MASK
 from jobs.models import ApiKey, Job, JobStatus, Membership, Pool, Role, Tenant
-from jobs.services import create_job
+from jobs.services import create_job, edit_job
 from runs.models import Run
 from tests.factories import make_pool, make_tenant
 
@@ -207,6 +207,19 @@ def test_a_new_secret_may_look_like_anything_but_the_mask(staff: Client, tenant:
         fields = {**filled(pool, target=json.dumps(target), name=str(status)), "tenant": tenant.pk}
         answer = staff.post(page("job_add"), fields)
         assert answer.status_code == status, answer.context["adminform"].form.errors
+
+
+def test_a_text_with_a_masked_part_is_not_kept_as_it_is_shown(staff: Client, job: Job, pool: Pool) -> None:
+    spec: dict[str, Any] = {"kind": "command", "argv": ["psql", "host=a password=xyzzy"], "env": {}}
+    edit_job(job, {"target": spec})
+    shown_target = {**spec, "argv": ["psql", f"host=a password={MASK}"]}
+    answer = staff.post(page("job_change", job.pk), filled(pool, target=json.dumps(shown_target)))
+    assert answer.status_code == 302, answer.context["adminform"].form.errors
+    changed = {**spec, "argv": ["psql", f"host=b password={MASK}"]}
+    answer = staff.post(page("job_change", job.pk), filled(pool, target=json.dumps(changed)))
+    assert "write the secret itself" in " ".join(answer.context["adminform"].form.errors["target"])
+    job.refresh_from_db()
+    assert job.spec.target == spec
 
 
 def test_the_page_of_a_job_shows_its_next_five_firings(staff: Client, job: Job) -> None:
