@@ -48,12 +48,14 @@ class AttemptLog:
         self._lock = threading.RLock()
         self._closed = False
 
-    def write(self, stream: str, text: str, level: str = "") -> None:
+    def masked(self, text: str) -> str:
         for secret in self._mask:
             text = text.replace(secret, MASK)
-        line = json.dumps(
-            {"t": now_utc().isoformat(timespec="milliseconds"), "s": stream, "l": level, "m": text}
-        )
+        return text
+
+    def write(self, stream: str, text: str, level: str = "") -> None:
+        moment = now_utc().isoformat(timespec="milliseconds")
+        line = json.dumps({"t": moment, "s": stream, "l": level, "m": self.masked(text)})
         with self._lock:
             if self._closed or self._left <= 0:
                 return

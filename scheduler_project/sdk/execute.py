@@ -40,6 +40,9 @@ def execute(
     with captured(log):
         outcome = call(attempt, targets, interrupts, started_at)
     outcome = as_stopped(outcome, hand.kill_reason, claim.timeout)
+    if outcome.error_line:
+        # Whoever may read a run may read it, and not what its target hides.
+        outcome = replace(outcome, error_line=log.masked(outcome.error_line))
     return outcome if log.empty else replace(outcome, log=sealed(store, claim))
 
 

@@ -14,7 +14,7 @@ from kombu import Producer
 
 from scheduler_project.sdk.capture import AttemptLog
 from scheduler_project.sdk.celery_target import CeleryTarget
-from scheduler_project.sdk.execute import call
+from scheduler_project.sdk.execute import call, execute
 from scheduler_project.sdk.hand import Hand
 from scheduler_project.sdk.interrupts import Interrupts
 from scheduler_project.sdk.ledger import Claim
@@ -177,6 +177,18 @@ def test_retry_becomes_the_ledgers_business(table: Table, options: dict[str, Any
         "later",
     )
     assert outcome.retry_after == delay
+
+
+def test_what_a_target_hides_is_not_in_its_error_line(tmp_path: Path) -> None:
+    def fails(attempt: Attempt) -> None:
+        raise ValueError(f"no login with {attempt.target['env']['PGPASSWORD']}")
+
+    hand, targets = Hand.take(SlotTable.create(tmp_path, 1)), Targets(app)
+    assert hand is not None
+    targets.add("command", fails)
+    claim = make_claim({"kind": "command", "argv": ["psql"], "env": {"PGPASSWORD": "xyzzy-4711"}})
+    outcome = execute(claim, hand, targets, FolderLogStore(tmp_path), Interrupts(hand), "worker@host")
+    assert outcome.error_line == "no login with ***"
 
 
 def test_retry_at_a_time_is_a_delay(table: Table) -> None:
