@@ -113,6 +113,18 @@ def _others_alive(run: str, attempt: int) -> list[int]:
     ]
 
 
+@app.task(name="tests.starts_another", bind=True)
+def starts_another(self: Any) -> None:
+    """Its helper has a session of its own, as a shell script's may."""
+    helper = subprocess.Popen(["setsid", "sh", "-c", "sleep 300 & wait"])
+    note("starts_another", run=self.request.id, helper=helper.pid)
+    while True:
+        try:
+            time.sleep(LONG)
+        except Exception:
+            note("shrugged", run=self.request.id)
+
+
 @app.task(name="tests.hangs", bind=True)
 def hangs(self: Any) -> None:
     """Takes no hint: only SIGKILL ends it."""

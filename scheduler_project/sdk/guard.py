@@ -141,7 +141,11 @@ class Guard:
         logger.warning("Run %s is killed", slot.details.get("run_id"))
         in_group = processes.signal_group(slot.body, slot.body_started, signal.SIGKILL)
         if with_process or not in_group:
-            processes.send_signal(slot.pid, slot.pid_started, signal.SIGKILL)
+            self.kill_process(slot.pid, slot.pid_started)
+
+    def kill_process(self, pid: int, start: int) -> None:
+        """With what its body started; of a solo worker we are ourselves a child."""
+        processes.kill_tree(pid, start, spared=[os.getpid()])
 
     def fence_off(self, index: int, slot: Slot | None) -> None:
         """Whatever the slot's process works on, it has lost; so no hand-over lock is needed. A result that is
@@ -152,7 +156,7 @@ class Guard:
             self.table.request_kill(index, slot.token, "fenced", HARD, processes.boottime())
         logger.error("No heartbeat was answered in time: slot %d is killed", index)
         processes.signal_group(*self.table.raw_body(index), signal.SIGKILL)
-        processes.send_signal(*self.table.raw_owner(index), signal.SIGKILL)
+        self.kill_process(*self.table.raw_owner(index))
 
     def bury(self, index: int) -> None:
         """The slot's process is dead and the slot ours. An asked claim that was made goes back by rescue."""
@@ -251,7 +255,7 @@ class Guard:
                     self.bury(index)
                 elif state in CLAIMED:
                     processes.signal_group(*self.table.raw_body(index), signal.SIGKILL)
-                    processes.send_signal(*self.table.raw_owner(index), signal.SIGKILL)
+                    self.kill_process(*self.table.raw_owner(index))
             time.sleep(TICK)
 
     def settle(self) -> None:

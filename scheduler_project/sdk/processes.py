@@ -8,6 +8,7 @@ import errno
 import os
 import signal
 import time
+from collections.abc import Collection
 
 STOPPED_STATES = ("T", "t")
 DEAD_STATES = ("Z", "X", "x")
@@ -89,6 +90,54 @@ def signal_group(group: int, leader_start: int, number: signal.Signals) -> bool:
         os.killpg(group, number)
         return True
     return False
+
+
+def kill_tree(pid: int, start: int, spared: Collection[int] = ()) -> bool:
+    """Kills a process with all it started, or what it started goes on beside the next attempt.
+
+    Each is stopped before its children are looked for, so that none can start another unseen; `spared` ones, and
+    theirs, are left alone. False: it is gone, and what it left behind has no parent any more to be found by.
+    """
+    if not send_signal(pid, start, signal.SIGSTOP):
+        return False
+    kill_descendants(pid, spared)
+    return send_signal(pid, start, signal.SIGKILL)
+
+
+def kill_descendants(pid: int, spared: Collection[int] = ()) -> None:
+    stopped_ones: set[tuple[int, int]] = set()
+    while found := descendants(pid, spared) - stopped_ones:
+        for child in found:
+            send_signal(*child, signal.SIGSTOP)
+        stopped_ones |= found
+    for child in stopped_ones:
+        send_signal(*child, signal.SIGKILL)
+
+
+def descendants(pid: int, spared: Collection[int] = ()) -> set[tuple[int, int]]:
+    """(pid, start time) of what this process started, and what that started."""
+    children: dict[int, list[tuple[int, int]]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdecimal() and int(name) not in spared:
+            parent, start = _parent_and_start(name)
+            children.setdefault(parent, []).append((int(name), start))
+    found: set[tuple[int, int]] = set()
+    waiting = [pid]
+    while waiting:
+        mine = children.get(waiting.pop(), [])
+        found.update(mine)
+        waiting.extend(child for child, _ in mine)
+    return found
+
+
+def _parent_and_start(pid: str) -> tuple[int, int]:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            line = stat.read()
+    except OSError:
+        return 0, 0
+    fields = line[line.rindex(b")") + 2 :].split()
+    return (int(fields[1]), int(fields[19])) if fields[0].decode() not in DEAD_STATES else (0, 0)
 
 
 def die_with_parent() -> None:

@@ -54,4 +54,5 @@ class Watch:
         # Behind the fence nothing is claimed, so what is in hand cannot become another run meanwhile.
         if hand.state in (ASKED, HELD):
             processes.signal_group(*self._table.raw_body(hand.index), signal.SIGKILL)
+            processes.kill_descendants(os.getpid(), spared=[self._table.guard[0]])
             os.kill(os.getpid(), signal.SIGKILL)

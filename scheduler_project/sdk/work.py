@@ -144,8 +144,6 @@ def carry_out(bench: Workbench, hand: Hand, claim: Claim) -> None:
 def tell(runtime: Runtime, claim: Claim, outcome: Outcome, verdict: Verdict) -> None:
     if not told(runtime, claim, outcome, verdict):
         runtime.spool.put(Letter(claim, outcome, verdict))
-        return
-    runtime.log_store.discard(claim.run_id, claim.claim_seq)
 
 
 def told(runtime: Runtime, claim: Claim, outcome: Outcome, verdict: Verdict) -> bool:
@@ -162,5 +160,8 @@ def told(runtime: Runtime, claim: Claim, outcome: Outcome, verdict: Verdict) -> 
             return False
         else:
             if state is None:
+                # The open log stays: it is all there is to read of this attempt.
                 logger.warning("Run %s was no longer ours; its result changes nothing", claim.run_id)
+            else:
+                runtime.log_store.discard(claim.run_id, claim.claim_seq)
             return True

@@ -5,6 +5,7 @@ from datetime import datetime
 
 import pytest
 
+from scheduler_project.sdk.processes import descendants
 from tests.sdk.stage import LEASE, MARGIN, Stage, gone, kill, stop, wake
 from tests.waiting import wait_until
 
@@ -72,6 +73,19 @@ def test_a_cancelled_body_that_takes_no_hint_is_killed(stage: Stage) -> None:
     stage.ledger.change_run(run, cancel=True)
     assert stage.wait_for_end(run)["next"] == "cancelled"
     assert gone(body)
+
+
+def test_what_a_killed_body_started_dies_with_it(stage: Stage) -> None:
+    """Promise 4: it would go on beside the next attempt."""
+    stage.feed()
+    run = stage.ledger.add_run("tests.starts_another", timeout=1, retry={"max_attempts": 1})
+    started = stage.wait_for_event("starts_another", run)
+    family = wait_until(
+        lambda: len(found := descendants(started["helper"])) == 1 and found, 10, "the grandchild"
+    )
+    stage.wait_for_end(run)
+    left = [pid for pid, _ in [*family, (started["helper"], 0)] if not gone(pid)]
+    assert left == []
 
 
 @pytest.mark.parametrize("task", ["tests.sleeps", "tests.hangs"])
