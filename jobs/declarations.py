@@ -3,7 +3,7 @@
 import logging
 
 import psycopg
-from django.db import InterfaceError, OperationalError, transaction
+from django.db import InterfaceError, OperationalError, connection, transaction
 
 from auditlog.context import acting_as
 from auditlog.models import ActorKind
@@ -16,33 +16,57 @@ from jobs.targets import is_reserved
 
 logger = logging.getLogger(__name__)
 
+LONGEST_WAIT = "2s"
 # The database's troubles are nobody's declaration's. Runs speak to it without Django's own errors in between.
 TROUBLES = (OperationalError, InterfaceError, psycopg.OperationalError, psycopg.InterfaceError)
 
 
-def apply_declarations(limit: int = 100) -> int:
+class PutOff(Exception):
+    """The declaration could not be applied in time: somebody holds what it changes."""
+
+
+def apply_declarations(limit: int = 100, put_off: set[int] | None = None) -> int:
     """Applies what is waiting, oldest first, each in its own transaction; returns how many were looked at.
 
     A declaration that cannot be applied keeps the reason on its row, where the worker that declared it reads it.
+    One that waits for a lock is `put_off`, which ends the round; it is tried again when all others had their turn.
     """
+    put_off = set() if put_off is None else put_off
     for applied in range(limit):
-        if not _apply_next():
-            return applied
+        try:
+            if not _apply_next(put_off):
+                put_off.clear()
+                return applied
+        except PutOff:
+            return applied + 1
     return limit
 
 
 @transaction.atomic
-def _apply_next() -> bool:
+def _apply_next(put_off: set[int]) -> bool:
+    _limit_waiting()
     waiting = Declaration.objects.select_for_update(skip_locked=True, of=("self",)).filter(applied_at=None)
     # Without the spec: what cannot even be read is this declaration's error, and not everybody's.
-    waiting = waiting.select_related("tenant", "pool").defer("spec")
+    waiting = waiting.exclude(pk__in=put_off).select_related("tenant", "pool").defer("spec")
     declaration = waiting.order_by("declared_at", "id").first()
     if declaration is None:
         return False
-    declaration.error = _apply(declaration)
+    try:
+        declaration.error = _apply(declaration)
+    except (OperationalError, psycopg.OperationalError) as error:
+        put_off.add(declaration.pk)
+        logger.warning("the declaration %s is put off: %s", declaration, type(error).__name__)
+        raise PutOff(PutOff.__doc__) from error
     declaration.applied_at = database_now()
     declaration.save(update_fields=["error", "applied_at"])
     return True
+
+
+def _limit_waiting() -> None:
+    """Whoever applies declarations has other things to do."""
+    with connection.cursor() as cursor:
+        for limit in ("lock_timeout", "statement_timeout"):
+            cursor.execute(f"SET LOCAL {limit} = '{LONGEST_WAIT}'")
 
 
 def _apply(declaration: Declaration) -> str:

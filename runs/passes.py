@@ -138,6 +138,7 @@ class Rescuing(Holding):
         super().__init__(session, RESCUE, [0])
         self.memory = memory
         self.runs_are_ready = runs_are_ready
+        self._put_off: set[int] = set()
         upkeep.keep_partitions(session.connection, self.now())
 
     def step(self) -> float:
@@ -162,6 +163,6 @@ class Rescuing(Holding):
             return
         try:
             close_old_connections()
-            apply_declarations(DECLARATIONS_AT_ONCE)
+            apply_declarations(DECLARATIONS_AT_ONCE, self._put_off)
         except Exception:  # the next round tries again
             logger.exception("declarations could not be applied")
