@@ -251,7 +251,7 @@ def _position(cursor: str | None, model: type[Model], keys: tuple[str, ...]) -> 
             raise ValueError(cursor)
         fields = [model._meta.get_field(key) for key in keys]
         read = [field.to_python(value) for field, value in zip(fields, values, strict=True)]  # type: ignore[union-attr]
-    except (ValueError, TypeError, ValidationError):
+    except (ValueError, TypeError, ValidationError, RecursionError):
         raise _bad_cursor() from None
     return direction == "newer", read
 

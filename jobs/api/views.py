@@ -168,8 +168,8 @@ def answer_once(request: Request, act: Callable[[], Answer]) -> Response:
 def refuse_unknown_query(request: Request, known: tuple[str, ...]) -> None:
     """A filter with a typing mistake would otherwise answer with everything."""
     refuse_unknown(dict(request.query_params), known, "")
-    for name, value in request.query_params.items():
-        if "\x00" in value:
+    for name, values in request.query_params.lists():
+        if any("\x00" in value for value in values):
             raise refused(name, f"{name} holds a NUL character")
 
 

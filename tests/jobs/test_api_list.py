@@ -90,11 +90,13 @@ def test_only_jobs_of_the_own_tenant_and_no_deleted_ones(caller: Caller) -> None
         ({"limit": "ten"}, "limit"),
         ({"cursor": "nonsense"}, "cursor"),
         ({"cursor": "WyJvbGRlciIsIngiLCJ5Il0"}, "cursor"),
+        ({"cursor": "W1tb" * 400}, "cursor"),
+        ({"tag": ["a:\x00", "a:b"]}, "tag"),
         ({"statu": "active"}, "statu"),
         ({"q": "a\x00b"}, "q"),
     ],
 )
-def test_a_bad_filter_is_refused_by_its_name(caller: Caller, query: dict[str, str], field: str) -> None:
+def test_a_bad_filter_is_refused_by_its_name(caller: Caller, query: dict[str, Any], field: str) -> None:
     refusal(caller.get("jobs", **query), 400, field)
 
 
