@@ -3,9 +3,10 @@
 import json
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from itertools import islice
 from typing import Any
 
-from jobs.refusals import FieldError, InvalidInput
+from jobs.refusals import MOST_ERRORS, FieldError, InvalidInput
 
 Json = dict[str, Any]
 MAX_PAYLOAD_BYTES = 64 * 1024
@@ -34,6 +35,7 @@ def expect_object(value: object, field: str) -> Json:
 
 def refuse_unknown(given: Mapping[str, object], known: Iterable[str], field: str) -> None:
     known = list(known)
+    unknown = islice((name for name in given if name not in known), MOST_ERRORS)
     errors = [
         FieldError(
             f"{field}.{name[:60]}" if field else name[:60],
@@ -41,8 +43,7 @@ def refuse_unknown(given: Mapping[str, object], known: Iterable[str], field: str
             near(name, known) or listed(known, "known are"),
             "unknown_field",
         )
-        for name in given
-        if name not in known
+        for name in unknown
     ]
     if errors:
         raise InvalidInput(errors)

@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+# An answer that named every mistake of a large body would be many times its size.
+MOST_ERRORS = 20
+
 
 @dataclass(frozen=True)
 class FieldError:
@@ -34,7 +37,7 @@ class InvalidInput(Refused):
         first = errors[0]
         super().__init__(first.detail, field=first.field, hint=first.hint)
         self.code = first.code
-        self.errors = list(errors)
+        self.errors = list(errors[:MOST_ERRORS])
 
     def __str__(self) -> str:
         return "; ".join(f"{error.field}: {error.detail}" for error in self.errors)

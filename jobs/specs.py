@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any
 
 from django.conf import settings
@@ -10,7 +11,7 @@ from django.conf import settings
 from jobs import durations, targets
 from jobs.input_checks import Json, expect_object, listed, near, refuse_unknown, refused, shown
 from jobs.models import DEFAULT_PRIORITY, Job, JobVersion, Overlap, Pool, Tenant
-from jobs.refusals import FieldError, InvalidInput
+from jobs.refusals import MOST_ERRORS, FieldError, InvalidInput
 from jobs.schedules import BadSchedule, Once, Schedule, next_after, parse
 
 SECOND = timedelta(seconds=1)
@@ -153,10 +154,10 @@ def _collect(errors: list[FieldError], read: Callable[[], object]) -> None:
 
 def _unknown_fields(given: Json) -> list[FieldError]:
     errors = []
-    for name in given:
+    for name in islice((name for name in given if name not in FIELDS), MOST_ERRORS):
         if name in READ_ONLY:
             errors.append(FieldError(name, f"{name} cannot be set", READ_ONLY[name], "read_only"))
-        elif name not in FIELDS:
+        else:
             hint = near(name, FIELDS) or listed(FIELDS, "known are")
             errors.append(FieldError(name[:60], f"{shown(name)} is not known", hint, "unknown_field"))
     return errors

@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Iterator
 from http import HTTPStatus
+from itertools import islice
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -22,7 +23,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from auditlog.context import current
-from jobs.refusals import Conflict, FieldError, InvalidInput, KeyReused, Missing, Refused
+from jobs.refusals import MOST_ERRORS, Conflict, FieldError, InvalidInput, KeyReused, Missing, Refused
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +82,7 @@ class JsonBody(BaseParser):
             raise BodyTooLarge
         try:
             value = json.loads(body, parse_constant=_refuse_constant)
-            errors = list(_unstorable(value, ""))
+            errors = list(islice(_unstorable(value, ""), MOST_ERRORS))
         except (ValueError, RecursionError) as error:
             raise exceptions.ParseError(f"the body is not JSON: {error}") from None
         if errors:

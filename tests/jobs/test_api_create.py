@@ -281,6 +281,20 @@ def test_a_very_deep_body_is_refused(caller: Caller) -> None:
     refusal(caller.post("jobs", "[" * 100_000), 400)
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        {f"prioritz{number}": 1 for number in range(4000)},
+        {"tags": ["\x00"] * 4000},
+        {"name": "settle", "target": {"kind": "http", **{f"urk{number}": 1 for number in range(4000)}}},
+    ],
+)
+def test_an_answer_does_not_grow_with_the_mistakes(caller: Caller, body: Any) -> None:
+    answer = caller.post("jobs", body)
+    assert len(refusal(answer, 400)["errors"]) == 20
+    assert len(answer.content) < 10_000
+
+
 def test_a_body_nested_too_deeply_is_refused_by_its_field(caller: Caller) -> None:
     deep = "[" * 150 + "]" * 150
     problem = refusal(caller.post("jobs", '{"tags": ' + deep + "}"), 400)
