@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 FED_AFTER = 0.0
+# Rescue takes a run back a minute after its time limit; by then the guard must be through with it.
+LONGEST_GRACE = 30.0
 
 
 class Beatkeeper:
@@ -133,7 +135,7 @@ class Beatkeeper:
             lease=lease,
             beat=beat,
             margin=margin,
-            grace=_seconds("GRACE_SECONDS", None, 5.0),
+            grace=_grace(),
             drain=_seconds("DRAIN_SECONDS", None, 20.0),
             feed_after=FED_AFTER if fed else _seconds("FEED_AFTER_SECONDS", None, 1.0),
             fed=fed,
@@ -174,6 +176,13 @@ def _attach(app: Celery, keeper: Beatkeeper) -> None:
 
 def _environment(name: str, default: str) -> str:
     return os.environ.get(f"BEATKEEPER_{name}", "").strip() or default
+
+
+def _grace() -> float:
+    grace = _seconds("GRACE_SECONDS", None, 5.0)
+    if not 0 <= grace <= LONGEST_GRACE:
+        raise ValueError(f"a grace of {grace:g} s is not within 0 to {LONGEST_GRACE:g} s")
+    return grace
 
 
 def _seconds(name: str, given: float | None, default: float) -> float:

@@ -18,6 +18,7 @@ import logging
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -292,6 +293,8 @@ def settle_orphan(folder: Path) -> None:
     with open(folder / "orphan.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         runtime = Runtime(folder)
+        if runtime.config.host != socket.gethostname():
+            return  # a folder shared between containers: its processes may live, where we cannot see them
         parent, parent_started = runtime.table.parent
         if not parent or processes.alive(parent, parent_started) or processes.alive(*runtime.table.guard):
             return

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from celery import Celery
 
 
+LONGEST_NAME = 200
+
+
 class TargetFailed(Exception):
     """A failure nobody raised: an exit code, a status."""
 
@@ -90,4 +93,5 @@ class Targets:
 
 
 def may_be_target(task_name: str) -> bool:
-    return not task_name.startswith(("celery.", "beatkeeper."))
+    """A longer name than the ledger keeps cannot be a job's target, and must not keep the worker from registering."""
+    return len(task_name) <= LONGEST_NAME and not task_name.startswith(("celery.", "beatkeeper."))

@@ -128,6 +128,23 @@ def test_times_that_contradict_each_other_are_refused(keeper: Beatkeeper) -> Non
         wrong.config("w", 1, fed=True)
 
 
+def test_a_grace_that_outlasts_rescue_is_refused(keeper: Beatkeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BEATKEEPER_GRACE_SECONDS", "61")
+    with pytest.raises(ValueError, match="grace of 61 s"):
+        keeper.config("w", 1, fed=True)
+
+
+def test_a_task_whose_name_is_too_long_for_the_ledger_is_not_offered() -> None:
+    app = Celery("long", broker="memory://", set_as_current=False)
+    keeper = Beatkeeper(app)
+
+    def body() -> None: ...
+
+    for name in ("x" * 201, "y" * 200):
+        app.task(name=name, shared=False)(body)
+    assert keeper.known_targets() == ["y" * 200]
+
+
 def test_declarations_reach_the_ledger_when_a_worker_starts(processes: Processes, tmp_path: Path) -> None:
     stage = Stage(processes, tmp_path)
     stage.feed(SAMPLE_DECLARES="1")

@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from scheduler_project.sdk import processes
-from scheduler_project.sdk.guard import Guard, settle_orphans
+from scheduler_project.sdk.guard import Guard, settle_orphan, settle_orphans
 from scheduler_project.sdk.hand import Hand
 from scheduler_project.sdk.ledger import WorkerInfo
 from scheduler_project.sdk.runtime import Config, Runtime
@@ -17,7 +17,7 @@ from scheduler_project.sdk.slots import FREE, HARD, HELD, NOT_KILLED, Slot
 from scheduler_project.sdk.spool import details_of
 from tests.processes import Processes
 from tests.sdk.fake_ledger import FakeLedger
-from tests.sdk.stage import Stage, gone, kill
+from tests.sdk.stage import Stage, gone, kill, stop
 from tests.sdk.test_celery_target import make_claim
 from tests.waiting import wait_until
 
@@ -156,6 +156,26 @@ def test_what_a_worker_and_its_guard_left_is_told_by_the_next(processes: Process
     stage.feed()
     assert stage.wait_for_end(run)["error_class"] == "worker_lost"
     wait_until(lambda: len(list(stage.spool.glob("worker-*"))) == 1, 10, "only the new folder")
+
+
+def test_the_folder_of_a_worker_in_another_container_is_left_alone(
+    processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its processes are invisible from here, so they look dead while they live."""
+    stage = Stage(processes, tmp_path)
+    worker = stage.feed()
+    [folder] = stage.spool.glob("worker-*")
+    guard = stage.guard_pid()
+    stop(guard)
+    kill(worker.pid)
+    kill(guard)
+    wait_until(lambda: gone(worker.pid) and gone(guard), 10, "their ends")
+    monkeypatch.setattr("socket.gethostname", lambda: "another-container")
+    settle_orphan(folder)
+    assert folder.exists()
+    monkeypatch.undo()
+    settle_orphan(folder)
+    wait_until(lambda: not folder.exists(), 10, "its end")
 
 
 def test_a_folder_that_is_only_being_made_is_no_orphan(tmp_path: Path) -> None:
