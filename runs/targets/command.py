@@ -1,8 +1,10 @@
 """Command targets: an argument list in a process group of its own, as another user, with a clean environment.
 
-Nothing of the worker's environment is passed on (it holds passwords). As root the command runs as nobody. A
-worker that is not root could only run it as itself, where it may read the worker's memory and environment: that
-is refused, unless BEATKEEPER_COMMANDS_AS_WORKER says that all who may create jobs are trusted with them (R28).
+Nothing of the worker's environment is passed on (it holds passwords), and nothing privileged acts on what the
+tenant gave (`launch.py`). As root each command runs as nobody in a PID namespace of its own: it sees no other run,
+and whatever it started ends with it. A worker that may not make one, or that is not root, could only run commands
+where they may read each other's environment or the worker's: that is refused, unless
+BEATKEEPER_COMMANDS_AS_WORKER says that all who may create jobs are trusted with them (R28).
 """
 
 import codecs
@@ -10,11 +12,11 @@ import os
 import selectors
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache
-from shutil import which
+from pathlib import Path
 from typing import IO, Any
 
 from django.conf import settings
@@ -23,12 +25,14 @@ from scheduler_project.sdk import processes
 from scheduler_project.sdk.outcomes import PERMANENT, TRANSIENT, PermanentError
 from scheduler_project.sdk.targets import Attempt, TargetFailed
 
-NOBODY = "65534"
+LAUNCHER = str(Path(__file__).with_name("launch.py"))
 PATH = "/usr/local/bin:/usr/bin:/bin"
 CHUNK = 65_536
 # A shell's codes for "not executable" and "not found": trying again changes nothing.
 CANNOT_START = (126, 127)
 AFTER_EXIT = 1.0
+NAMESPACE, HERE = "namespace", "here"
+LOADER = "LD_"
 
 
 def execute(attempt: Attempt) -> dict[str, Any]:
@@ -55,6 +59,9 @@ def failure(argv: Sequence[str], code: int) -> TargetFailed:
 def environment(attempt: Attempt) -> dict[str, str]:
     claim = attempt.claim
     given = {str(name): str(value) for name, value in (attempt.target.get("env") or {}).items()}
+    for name in given:
+        if name.upper().startswith(LOADER):
+            raise PermanentError(f"{name} is the loader's; a command may not set it")
     return {
         "PATH": PATH,
         "HOME": tempfile.gettempdir(),
@@ -70,18 +77,7 @@ def environment(attempt: Attempt) -> dict[str, str]:
 @contextmanager
 def started(argv: Sequence[str], env: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
     """Whatever happens, nothing of the group is left behind."""
-    try:
-        process = subprocess.Popen(
-            [*prefix(), *argv],
-            env=env,
-            cwd=tempfile.gettempdir(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-    except (OSError, ValueError) as error:
-        raise PermanentError(f"{argv[0]} cannot be started: {error}") from error
+    process = launch(argv, env, place())
     try:
         yield process
     finally:
@@ -93,29 +89,70 @@ def started(argv: Sequence[str], env: dict[str, str]) -> Iterator[subprocess.Pop
                 pipe.close()
 
 
-def prefix() -> list[str]:
-    if os.geteuid() == 0:
-        if not can_change_user():
-            raise PermanentError("This worker runs as root and cannot start a command as another user")
-        return as_nobody()
-    if not settings.COMMANDS_AS_WORKER:
+def launch(argv: Sequence[str], env: dict[str, str], where: str) -> subprocess.Popen[bytes]:
+    try:
+        order = written_order(argv, env)
+    except ValueError as error:
+        raise PermanentError(f"{argv[0]!r} cannot be started: {error}") from error
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", LAUNCHER, str(order), where],
+            env={},
+            cwd=tempfile.gettempdir(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            pass_fds=(order,),
+        )
+    finally:
+        os.close(order)
+
+
+def written_order(argv: Sequence[str], env: dict[str, str]) -> int:
+    """An open file in memory: neither a list of processes nor a folder shows what stands in it."""
+    words = [str(len(argv)), *argv, *(f"{name}={value}" for name, value in env.items())]
+    if any("\0" in word for word in words):
+        raise ValueError("an argument or a variable holds a NUL")
+    content = "\0".join(words).encode("utf-8", "surrogateescape")
+    order = os.memfd_create("order")
+    with open(order, "wb", closefd=False) as file:
+        file.write(content)
+    os.lseek(order, 0, os.SEEK_SET)
+    return order
+
+
+def place() -> str:
+    if os.geteuid() != 0 and not settings.COMMANDS_AS_WORKER:
         raise PermanentError(
             "This worker is not root and cannot start a command as another user; see BEATKEEPER_COMMANDS_AS_WORKER"
         )
-    return ["setpriv", "--pdeathsig", "KILL", "--no-new-privs", "--"] if which("setpriv") else []
+    if os.geteuid() == 0 and namespaces.work():
+        return NAMESPACE
+    if settings.COMMANDS_AS_WORKER:
+        return HERE
+    raise PermanentError(
+        "This worker runs as root and cannot start a command apart from others, as another user in a PID"
+        f" namespace; see BEATKEEPER_COMMANDS_AS_WORKER. {namespaces.why_not}"
+    )
 
 
-def as_nobody() -> list[str]:
-    user = ["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"]
-    return ["setpriv", *user, "--no-new-privs", "--inh-caps", "-all", "--pdeathsig", "KILL", "--"]
+class Namespaces:
+    """Whether the kernel and the container let us make them. A yes is remembered."""
+
+    def __init__(self) -> None:
+        self._tried, self.why_not = False, ""
+
+    def work(self) -> bool:
+        if not self._tried:
+            process = launch(["true"], {"PATH": PATH}, NAMESPACE)
+            _, said = process.communicate()
+            self._tried = process.returncode == 0
+            self.why_not = said.decode("utf-8", "replace").strip()
+        return self._tried
 
 
-@cache
-def can_change_user() -> bool:
-    try:
-        return subprocess.run([*as_nobody(), "true"], env={"PATH": PATH}, capture_output=True).returncode == 0
-    except OSError:
-        return False
+namespaces = Namespaces()
 
 
 class Lines:

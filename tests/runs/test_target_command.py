@@ -1,7 +1,10 @@
 """Commands as real processes: what they print, see and may, and that nothing of them stays."""
 
 import os
+import shutil
+import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,6 @@ from scheduler_project.sdk.log_store import FolderLogStore
 from scheduler_project.sdk.outcomes import PermanentError
 from scheduler_project.sdk.slots import SlotTable
 from scheduler_project.sdk.targets import Attempt, TargetFailed
-from tests.sdk.stage import gone
 from tests.sdk.test_celery_target import make_claim
 from tests.waiting import wait_until
 
@@ -41,9 +43,49 @@ class Runner:
         return (self.store.read_open(self.claim.run_id, 1) or b"").decode()
 
 
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+needs_namespaces = pytest.mark.skipif(
+    os.geteuid() != 0 or not command.namespaces.work(), reason="PID namespaces cannot be made here"
+)
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> Runner:
     return Runner(tmp_path)
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """Where the command's user may write, unlike below tmp_path."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o777)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def in_background(run: Runner, *argv: str, **env: str) -> tuple[threading.Thread, list[BaseException]]:
+    failures: list[BaseException] = []
+
+    def start() -> None:
+        try:
+            run(*argv, **env)
+        except TargetFailed as failed:
+            failures.append(failed)
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    wait_until(lambda: hasattr(run, "claim") and "ready" in run.log, 10, "the command's first words")
+    return thread, failures
+
+
+def has_argument(text: str) -> bool:
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if text.encode() in (folder / "cmdline").read_bytes().split(b"\0"):
+                return True
+        except OSError:
+            continue
+    return False
 
 
 def test_output_of_both_streams_is_logged(run: Runner) -> None:
@@ -80,7 +122,7 @@ def test_there_is_no_input_to_wait_for(run: Runner) -> None:
     assert run("cat") == {"exit_code": 0}
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@needs_root
 def test_root_runs_it_as_nobody(run: Runner) -> None:
     run("id", "-u")
     assert '"m": "65534"' in run.log
@@ -88,11 +130,133 @@ def test_root_runs_it_as_nobody(run: Runner) -> None:
         run("cat", f"/proc/{os.getpid()}/environ")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-def test_root_refuses_where_it_cannot_become_nobody(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "can_change_user", lambda: False)
+@needs_root
+@pytest.mark.parametrize("program", ["setpriv", "unshare", "env", "sh", "python", "python3"])
+def test_root_runs_nothing_that_the_tenant_s_path_names(run: Runner, open_folder: Path, program: str) -> None:
+    trap = open_folder / program
+    trap.write_text(f"#!/bin/sh\n/usr/bin/id -u > {open_folder}/who\n")
+    trap.chmod(0o755)
+    assert run("/bin/true", PATH=f"{open_folder}:{command.PATH}") == {"exit_code": 0}
+    assert not (open_folder / "who").exists()
+
+
+@needs_root
+def test_the_tenant_s_path_finds_its_own_program(run: Runner, open_folder: Path) -> None:
+    program = open_folder / "mine"
+    program.write_text("#!/bin/sh\nid -u\n")
+    program.chmod(0o755)
+    run("mine", PATH=f"{open_folder}:{command.PATH}")
+    assert '"m": "65534"' in run.log
+
+
+@needs_root
+def test_root_s_loader_never_sees_the_tenant_s_environment(
+    run: Runner, open_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if the variables were let through: each process whose loader obeys them leaves a file of its user."""
+    monkeypatch.setattr(command, "LOADER", "none", raising=False)
+    run("/bin/true", LD_DEBUG="libs", LD_DEBUG_OUTPUT=str(open_folder / "seen"))
+    assert {file.stat().st_uid for file in open_folder.iterdir()} == {65534}
+
+
+@pytest.mark.parametrize("name", ["LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH", "LD_DEBUG_OUTPUT"])
+def test_the_loader_s_variables_are_refused(run: Runner, name: str) -> None:
+    with pytest.raises(PermanentError, match=name):
+        run("true", **{name: "/tmp/x"})
+
+
+@needs_root
+def test_root_refuses_where_it_cannot_make_a_namespace(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command.namespaces, "work", lambda: False)
     with pytest.raises(PermanentError, match="as another user"):
         run("true")
+
+
+@needs_root
+def test_trusted_commands_are_nobody_s_also_without_a_namespace(
+    run: Runner, monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    settings.COMMANDS_AS_WORKER = True
+    monkeypatch.setattr(command.namespaces, "work", lambda: False)
+    run("sh", "-c", "id -u; id -G; grep NoNewPrivs /proc/self/status")
+    assert run.log.count('"m": "65534"') == 2 and "NoNewPrivs:\\t1" in run.log
+
+
+@needs_namespaces
+def test_a_command_has_no_rights_left(run: Runner) -> None:
+    run("sh", "-c", "id -G; grep -E 'CapInh|CapPrm|CapEff|CapAmb|NoNewPrivs' /proc/self/status")
+    assert '"m": "65534"' in run.log and run.log.count("0000000000000000") == 4
+    assert "NoNewPrivs:\\t1" in run.log
+
+
+@needs_namespaces
+def test_one_run_cannot_see_another(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+    one, other = Runner(tmp_path / "one"), Runner(tmp_path / "other")
+    thread, _ = in_background(one, "sh", "-c", "echo ready; exec sleep 301.25", THEIR_WORD="xyzzy")
+    try:
+        other(
+            "sh",
+            "-c",
+            "cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline | tr '\\0' '\\n'; ls /proc",
+            OWN="plugh",
+        )
+        assert "OWN=plugh" in other.log
+        assert "xyzzy" not in other.log and "301.25" not in other.log
+    finally:
+        os.killpg(one.table.raw_body(0)[0], 9)
+        thread.join()
+
+
+@needs_namespaces
+def test_what_left_the_group_ends_with_the_run(run: Runner) -> None:
+    run("sh", "-c", "setsid sleep 302.5 </dev/null >/dev/null 2>&1 & sleep 0.1")
+    assert not has_argument("302.5")
+
+
+@needs_namespaces
+def test_killing_the_group_ends_what_left_it(run: Runner) -> None:
+    """All the guard knows is the group."""
+    thread, failures = in_background(
+        run, "sh", "-c", "setsid sleep 303.5 & sleep 0.1; echo ready; exec sleep 30"
+    )
+    assert has_argument("303.5")
+    os.killpg(run.table.raw_body(0)[0], 9)
+    thread.join()
+    wait_until(lambda: not has_argument("303.5"), 5, "the end of what left the group")
+    assert [getattr(failed, "exit_code", None) for failed in failures] == [137]
+
+
+def test_a_soft_stop_reaches_the_command(run: Runner) -> None:
+    thread, failures = in_background(
+        run, "sh", "-c", "trap 'echo asked; exit 9' TERM; echo ready; while :; do sleep 0.05; done"
+    )
+    os.killpg(run.table.raw_body(0)[0], 15)
+    thread.join()
+    assert "asked" in run.log and [getattr(failed, "exit_code", None) for failed in failures] == [9]
+
+
+def test_a_soft_stop_ends_a_command_that_does_not_expect_it(run: Runner) -> None:
+    thread, failures = in_background(run, "sh", "-c", "echo ready; exec sleep 30")
+    os.killpg(run.table.raw_body(0)[0], 15)
+    thread.join()
+    assert "SIGTERM" in str(failures[0]) and getattr(failures[0], "exit_code", None) == 143
+
+
+def test_its_environment_stands_in_no_list_of_processes(run: Runner) -> None:
+    thread, _ = in_background(run, "sh", "-c", "echo ready; exec sleep 30", PLACE="Reykjavik")
+    shown = b"".join(file.read_bytes() for file in Path("/proc").glob("[0-9]*/cmdline") if readable(file))
+    os.killpg(run.table.raw_body(0)[0], 9)
+    thread.join()
+    assert b"launch.py" in shown and b"Reykjavik" not in shown
+
+
+def readable(file: Path) -> bool:
+    try:
+        return bool(file.read_bytes())
+    except OSError:
+        return False
 
 
 @pytest.mark.parametrize(("code", "error_class"), [(1, "transient"), (3, "transient"), (127, "permanent")])
@@ -115,9 +279,17 @@ def test_an_end_by_signal_is_named(run: Runner) -> None:
 
 
 def test_what_it_leaves_running_is_ended_with_it(run: Runner) -> None:
-    run("sh", "-c", "sleep 300 & echo $!")
-    pid = int(run.log.split('"m": "')[1].split('"')[0])
-    wait_until(lambda: gone(pid), 5, "the end of its child")
+    run("sh", "-c", "sleep 300.75 & echo left")
+    assert "left" in run.log
+    wait_until(lambda: not has_argument("300.75"), 5, "the end of its child")
+
+
+@needs_namespaces
+def test_nothing_outlives_the_group_s_leader(run: Runner) -> None:
+    thread, _ = in_background(run, "sh", "-c", "setsid sleep 304.5 & sleep 0.1; echo ready; exec sleep 30")
+    os.kill(run.table.raw_body(0)[0], 9)
+    thread.join()
+    wait_until(lambda: not has_argument("304.5"), 5, "the end of what left the group")
 
 
 def test_output_in_pieces_of_characters_is_put_together(run: Runner) -> None:
@@ -129,6 +301,16 @@ def test_its_group_stands_in_the_slot(run: Runner) -> None:
     run("true")
     group, leader_started = run.table.raw_body(0)
     assert group > 1 and leader_started > 0 and group != os.getpgrp()
+
+
+def test_words_of_any_bytes_arrive(run: Runner) -> None:
+    run("sh", "-c", 'printf "%s|" "$@" "$WORD"', "sh", "a b", "", "x=y\nz", WORD="p=q r")
+    assert "a b||x=y" in run.log and "z|p=q r|" in run.log
+
+
+def test_a_word_with_a_nul_is_permanent(run: Runner) -> None:
+    with pytest.raises(PermanentError, match="NUL"):
+        run("echo", "a\0b")
 
 
 def test_arguments_are_no_shell(run: Runner) -> None:

@@ -1,0 +1,160 @@
+"""Starts one command and ends as it ends; a program of its own: `python -I -S launch.py FD PLACE`.
+
+It runs with an empty environment and gets what is the tenant's, the arguments and the environment, through an
+open file that is read only after the user was changed: nothing privileged ever acts on it.
+
+PLACE `namespace`, for root: three processes, of which the first stays in the worker's PID namespace.
+
+    first   leader of the process group that the guard signals; tells how the command ended by ending so itself
+    init    PID 1 of the namespace, which has a /proc of its own; when it ends the kernel kills all that is inside,
+            also what left the group
+    command the tenant's program, as nobody; PID 1 itself would not be ended by a SIGTERM
+
+PLACE `here`: the first process becomes the command, as nobody when it was root.
+"""
+
+import ctypes
+import os
+import select
+import signal
+import sys
+import warnings  # noqa: F401 - execvpe wants it when nobody may no longer read it
+from collections.abc import Callable
+
+NOBODY = 65534
+NOT_STARTED, NOT_EXECUTABLE, NOT_FOUND = 125, 126, 127
+# A soft stop waits until the command is there to get it. SIGKILL cannot be held.
+HELD = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
+
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 1, 4, 38
+CLONE_NEWNS, CLONE_NEWPID = 0x20000, 0x20000000
+MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_PRIVATE = 2, 4, 8, 0x4000, 0x40000
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def main() -> None:
+    order, place = int(sys.argv[1]), sys.argv[2]
+    signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
+    die_with_parent()
+    if place == "here":
+        become_command(order)
+    checked(libc.unshare(CLONE_NEWPID | CLONE_NEWNS), "unshare")
+    end_as(run_in_namespace(order))
+
+
+def run_in_namespace(order: int) -> int:
+    """The wait status of the command; of its init, if that was killed."""
+    told, telling = os.pipe()
+    init = forked(lambda: be_init(order, told, telling))
+    os.close(order)
+    os.close(telling)
+    # Comes back only when the kernel has ended everything inside.
+    _, status = os.waitpid(init, 0)
+    text = os.read(told, 32)
+    return int(text) if text else status
+
+
+def be_init(order: int, told: int, telling: int) -> None:
+    os.close(told)
+    make_proc_private()
+    command = forked(lambda: become_command(order))
+    os.close(order)
+    drop_user()
+    die_with_parent()
+    if nobody_reads(telling):
+        return
+    while True:
+        # What the command's children leave behind becomes ours.
+        pid, status = os.wait()
+        if pid == command:
+            os.write(telling, str(status).encode())
+            return
+
+
+def nobody_reads(pipe: int) -> bool:
+    """The first process was killed before we had asked to be told."""
+    poll = select.poll()
+    poll.register(pipe, 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
+def make_proc_private() -> None:
+    checked(libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None), "mount")
+    checked(libc.mount(b"proc", b"/proc", b"proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, None), "mount /proc")
+
+
+def become_command(order: int) -> None:
+    drop_user()
+    # After the change of user, which clears it.
+    die_with_parent()
+    checked(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+    argv, env = read_order(order)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
+    try:
+        os.execvpe(argv[0], argv, env)  # noqa: S606 - no shell is the point
+    except OSError as error:
+        complain(f"{os.fsdecode(argv[0])}: {error.strerror}")
+        os._exit(NOT_FOUND if isinstance(error, (FileNotFoundError, NotADirectoryError)) else NOT_EXECUTABLE)
+
+
+def read_order(order: int) -> tuple[list[bytes], dict[bytes, bytes]]:
+    with open(order, "rb") as file:
+        count, *words = file.read().split(b"\0")
+    pairs = (word.partition(b"=") for word in words[int(count) :])
+    return words[: int(count)], {name: value for name, _, value in pairs}
+
+
+def drop_user() -> None:
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+
+
+def die_with_parent() -> None:
+    checked(libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0), "pdeathsig")
+
+
+def forked(body: Callable[[], None]) -> int:
+    pid = os.fork()
+    if pid == 0:
+        guarded(body)
+    return pid
+
+
+def guarded(body: Callable[[], None]) -> None:
+    try:
+        body()
+    except BaseException as error:
+        complain(f"The command cannot be started: {error}")
+        os._exit(NOT_STARTED)
+    os._exit(0)
+
+
+def checked(answer: int, what: str) -> None:
+    if answer != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+def complain(text: str) -> None:
+    os.write(2, text.encode("utf-8", "backslashreplace") + b"\n")
+
+
+def end_as(status: int) -> None:
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        # The core, if there is to be one, was the command's.
+        checked(libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0), "dumpable")
+        if number not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        os.kill(os.getpid(), number)
+    os._exit(os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else NOT_STARTED)
+
+
+if __name__ == "__main__":
+    guarded(main)
