@@ -142,7 +142,9 @@ def test_a_task_whose_name_is_too_long_for_the_ledger_is_not_offered() -> None:
 
     for name in ("x" * 201, "y" * 200):
         app.task(name=name, shared=False)(body)
-    assert keeper.known_targets() == ["y" * 200]
+    known = keeper.known_targets()
+    assert "y" * 200 in known
+    assert "x" * 201 not in known
 
 
 def test_declarations_reach_the_ledger_when_a_worker_starts(processes: Processes, tmp_path: Path) -> None:
