@@ -1,7 +1,8 @@
 """Checks that every part of a request needs; each refusal names the field and says what is allowed."""
 
 import json
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from itertools import islice
 from typing import Any
@@ -10,6 +11,7 @@ from jobs.refusals import MOST_ERRORS, FieldError, InvalidInput
 
 Json = dict[str, Any]
 MAX_PAYLOAD_BYTES = 64 * 1024
+DEEPEST = 50
 
 
 def refuse_large(value: object, field: str) -> None:
@@ -21,6 +23,36 @@ def refuse_large(value: object, field: str) -> None:
             "store large data elsewhere and pass a reference to it",
             "too_large",
         )
+
+
+def unstorable(value: object, field: str = "", depth: int = 0) -> Iterator[FieldError]:
+    """What of a parsed JSON text the database could not keep, or no reader of it could follow."""
+    if depth > DEEPEST:
+        yield FieldError(field[:200], f"nested deeper than {DEEPEST} levels", code="too_deep")
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            below = f"{field}.{_printable(name)}".lstrip(".")
+            yield from unstorable(name, below, depth + 1)
+            yield from unstorable(item, below, depth + 1)
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from unstorable(item, f"{field}[{number}]", depth + 1)
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield FieldError(field, "the number is too large", code="out_of_range")
+    elif isinstance(value, str) and ("\x00" in value or not _is_text(value)):
+        yield FieldError(field, "the text holds what is no character: NUL, or half a surrogate pair")
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _printable(name: str) -> str:
+    return name[:60].encode("ascii", "backslashreplace").decode().replace("\x00", "\\0")
 
 
 def refused(field: str, detail: str, hint: str = "", code: str = "invalid") -> InvalidInput:

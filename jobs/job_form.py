@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from django import forms
+from django.core.exceptions import ValidationError
+from django.forms.fields import InvalidJSONInput
 from unfold.widgets import (
     UnfoldAdminIntegerFieldWidget,
     UnfoldAdminSelectWidget,
@@ -16,6 +18,7 @@ from unfold.widgets import (
 
 from auditlog.redaction import MASK, redact
 from jobs.durations import as_text
+from jobs.input_checks import unstorable
 from jobs.models import DEFAULT_PRIORITY, Job, JobVersion, Overlap
 from jobs.refusals import FieldError, InvalidInput, Refused
 from jobs.services import create_job, edit_job
@@ -64,6 +67,23 @@ DURATION_HELP = "Seconds, or such as PT30S, PT1H, P1D."
 
 class ObjectField(forms.JSONField):
     """An object with a line for each of its names."""
+
+    def to_python(self, value: Any) -> Any:
+        try:
+            found = super().to_python(value)
+        except (ValueError, RecursionError):
+            raise ValidationError(self.error_messages["invalid"], "invalid", {"value": value}) from None
+        for error in unstorable(found):
+            raise ValidationError(f"{error.field}: {error.detail}".removeprefix(": "))
+        return found
+
+    def bound_data(self, data: Any, initial: Any) -> Any:
+        """What cannot be kept is shown as it was written."""
+        try:
+            self.to_python(data)
+        except ValidationError:
+            return InvalidJSONInput(data)
+        return super().bound_data(data, initial)
 
     def prepare_value(self, value: Any) -> Any:
         if not isinstance(value, dict):

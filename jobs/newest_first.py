@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from django.core.paginator import Page, Paginator
+from django.core.paginator import EmptyPage, Page, Paginator
 
 if TYPE_CHECKING:
     Pages = Paginator[Any]
@@ -19,6 +19,8 @@ class NewestFirst(Pages):
 
     def page(self, number: Any) -> "Page[Any]":
         number = max(1, int(number))
+        if number > self.num_pages:
+            raise EmptyPage("there is no such page")
         first = (number - 1) * self.per_page
         rows = list(self.object_list[first : first + self.per_page + 1])
         self.has_more = len(rows) > self.per_page

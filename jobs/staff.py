@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from django import forms
 from django.contrib import admin, messages
+from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.utils import quote
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -64,6 +65,11 @@ def may_act(request: HttpRequest, tenant_id: int | None, needed: Role) -> bool:
 
 class UncountedList(ChangeList):  # type: ignore[misc]
     """The heading of a list says nothing of how many rows there are without its filters: nobody counted."""
+
+    def __init__(self, request: HttpRequest, *args: Any, **kwargs: Any) -> None:
+        if any("\x00" in value for _, values in request.GET.lists() for value in values):
+            raise IncorrectLookupParameters("NUL is in no text of the database")
+        super().__init__(request, *args, **kwargs)
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)

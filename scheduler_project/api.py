@@ -4,7 +4,6 @@ import base64
 import json
 import logging
 import math
-from collections.abc import Iterator
 from http import HTTPStatus
 from itertools import islice
 from typing import Any
@@ -23,13 +22,13 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from auditlog.context import current
+from jobs.input_checks import unstorable
 from jobs.refusals import MOST_ERRORS, Conflict, FieldError, InvalidInput, KeyReused, Missing, Refused
 
 logger = logging.getLogger(__name__)
 
 PROBLEM_TYPE = "application/problem+json"
 DEFAULT_LIMIT, MAX_LIMIT = 50, 200
-DEEPEST = 100
 STATUS: tuple[tuple[type[Refused], int], ...] = (
     (InvalidInput, 400),
     (Missing, 404),
@@ -82,7 +81,7 @@ class JsonBody(BaseParser):
             raise BodyTooLarge
         try:
             value = json.loads(body, parse_constant=_refuse_constant)
-            errors = list(islice(_unstorable(value, ""), MOST_ERRORS))
+            errors = list(islice(unstorable(value), MOST_ERRORS))
         except (ValueError, RecursionError) as error:
             raise exceptions.ParseError(f"the body is not JSON: {error}") from None
         if errors:
@@ -203,35 +202,6 @@ def _response(status: int, body: dict[str, Any], headers: dict[str, str] | None 
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no number in JSON")
-
-
-def _unstorable(value: Any, field: str, depth: int = 0) -> Iterator[FieldError]:
-    if depth > DEEPEST:
-        yield FieldError(field[:200], f"nested deeper than {DEEPEST} levels", code="too_deep")
-    elif isinstance(value, dict):
-        for name, item in value.items():
-            below = f"{field}.{_printable(name)}".lstrip(".")
-            yield from _unstorable(name, below, depth + 1)
-            yield from _unstorable(item, below, depth + 1)
-    elif isinstance(value, list):
-        for number, item in enumerate(value):
-            yield from _unstorable(item, f"{field}[{number}]", depth + 1)
-    elif isinstance(value, float) and not math.isfinite(value):
-        yield FieldError(field, "the number is too large", code="out_of_range")
-    elif isinstance(value, str) and ("\x00" in value or not _is_text(value)):
-        yield FieldError(field, "the text holds what is no character: NUL, or half a surrogate pair")
-
-
-def _is_text(value: str) -> bool:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _printable(name: str) -> str:
-    return name[:60].encode("ascii", "backslashreplace").decode().replace("\x00", "\\0")
 
 
 def _limit(given: str | None) -> int:

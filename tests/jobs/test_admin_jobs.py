@@ -142,6 +142,31 @@ def test_what_the_service_refuses_is_told_at_its_field(
     assert not Job.objects.exists() and not AuditEntry.objects.exists()
 
 
+DEEP = "[" * 60 + "]" * 60
+TOO_DEEP_TO_READ = "[" * 5000
+
+
+@pytest.mark.parametrize(
+    "value", [r'"\u0000"', r'"\ud800"', "Infinity", "NaN", "1e999", DEEP, TOO_DEEP_TO_READ]
+)
+def test_json_that_cannot_be_kept_is_told_at_its_field(
+    staff: Client, tenant: Tenant, pool: Pool, value: str
+) -> None:
+    texts = {
+        "target": f'{{"kind": "command", "argv": ["true"], "env": {{"A": {value}}}}}',
+        "tags": f'{{"a": {value}}}',
+    }
+    answer = staff.post(page("job_add"), {**filled(pool, **texts), "tenant": tenant.pk})
+    assert answer.status_code == 200
+    assert set(answer.context["adminform"].form.errors) == {"target", "tags"}
+
+
+@pytest.mark.parametrize("query", ["status__exact=%00", "q=a&q=%00", "tenant__id__exact=%00", f"p={10**20}"])
+def test_a_list_asked_for_nonsense_says_so(staff: Client, job: Job, query: str) -> None:
+    answer = staff.get(f"{page('job_changelist')}?{query}")
+    assert (answer.status_code, answer["Location"]) == (302, f"{page('job_changelist')}?e=1")
+
+
 def test_a_name_that_is_taken_is_told_at_the_name(staff: Client, job: Job, pool: Pool) -> None:
     answer = staff.post(page("job_add"), {**filled(pool), "tenant": job.tenant_id})
     assert "already" in " ".join(answer.context["adminform"].form.errors["name"])

@@ -56,6 +56,14 @@ def runs(staff: Client, **query: str) -> list[Run]:
     return list(answer.context["cl"].result_list)
 
 
+@pytest.mark.parametrize("query", ["p=99999999999999999999", "p=1000000000000", "trigger__exact=%00"])
+def test_a_list_asked_for_nonsense_says_so(staff: Client, query: str) -> None:
+    for name in ("run", "liverun", "attempt"):
+        url = reverse(f"admin:beatkeeper_runs_{name}_changelist")
+        answer = staff.get(f"{url}?{query}")
+        assert (answer.status_code, answer["Location"]) == (302, f"{url}?e=1")
+
+
 def press(staff: Client, run: Any, button: str, reason: str = "") -> Any:
     return staff.post(page(run, button), {"_form_submitted": "True", "reason": reason}, follow=True)
 
