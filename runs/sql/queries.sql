@@ -405,19 +405,25 @@ WITH RECURSIVE blocked (job_id, number) AS (
 SELECT job_id FROM blocked;
 
 -- name: release_gated
--- blocked -> ready, as many as the limit has room for beside what is on its way; all, if the limit is gone.
-WITH room AS MATERIALIZED (
-    SELECT asked.job_id, gate.max_running IS NULL AS free,
+-- blocked -> ready, as many as the limit has room for beside what is on its way; all, if the limit is gone. A ready
+-- run counts in its own pool only: nobody knows when that of another will go.
+WITH waiting AS MATERIALIZED (
+    SELECT DISTINCT live.job_id, live.pool_id FROM beatkeeper_live_run live
+    WHERE live.state = 'blocked' AND live.reason = 'concurrency' AND live.job_id = ANY (%(jobs)s::uuid[])
+), room AS MATERIALIZED (
+    SELECT waiting.job_id, waiting.pool_id, gate.max_running IS NULL AS free,
            gate.max_running - (
                SELECT count(*) FROM beatkeeper_live_run live
-               WHERE live.job_id = asked.job_id AND live.state IN ('ready', 'queued', 'running', 'waiting_callback')
+               WHERE live.job_id = waiting.job_id AND live.state IN ('ready', 'queued', 'running', 'waiting_callback')
+                 AND (live.state <> 'ready' OR live.pool_id = waiting.pool_id)
            ) AS places
-    FROM unnest(%(jobs)s::uuid[]) AS asked (job_id)
-    LEFT JOIN beatkeeper_job_gate gate ON gate.job_id = asked.job_id
+    FROM waiting
+    LEFT JOIN beatkeeper_job_gate gate ON gate.job_id = waiting.job_id
 ), chosen AS MATERIALIZED (
     SELECT best.id FROM room CROSS JOIN LATERAL (
         SELECT live.id FROM beatkeeper_live_run live
-        WHERE live.job_id = room.job_id AND live.state = 'blocked' AND live.reason = 'concurrency'
+        WHERE live.job_id = room.job_id AND live.pool_id = room.pool_id
+          AND live.state = 'blocked' AND live.reason = 'concurrency'
         ORDER BY live.rank LIMIT CASE WHEN room.free THEN 1000 ELSE greatest(0, room.places) END
     ) best
 ), locked AS MATERIALIZED (

@@ -190,16 +190,24 @@ SELECT next_state FROM beatkeeper_attempt
 WHERE id = %(attempt_id)s AND worker = %(worker)s AND (log_object <> '' OR %(log_object)s = '');
 
 -- name: release_blocked
--- As many blocked runs of a job as its limit has room for. The caller holds the gate.
-UPDATE beatkeeper_live_run live SET state = 'ready', reason = ''
-WHERE live.id IN (
-    SELECT id FROM beatkeeper_live_run
-    WHERE job_id = %(job_id)s AND state = 'blocked' AND reason = 'concurrency'
-    ORDER BY rank
-    LIMIT greatest(0, %(max_running)s - (
+-- As many blocked runs of a job as its limit has room for. A ready run counts in its own pool only: nobody knows when
+-- that of another will go, and dispatch counts again. The caller holds the gate.
+WITH room AS MATERIALIZED (
+    SELECT waiting.pool_id, %(max_running)s - (
         SELECT count(*) FROM beatkeeper_live_run
-        WHERE job_id = %(job_id)s AND state IN ('ready', 'queued', 'running', 'waiting_callback')))
-    FOR UPDATE SKIP LOCKED);
+        WHERE job_id = %(job_id)s AND state IN ('ready', 'queued', 'running', 'waiting_callback')
+          AND (state <> 'ready' OR pool_id = waiting.pool_id)) AS places
+    FROM (SELECT DISTINCT pool_id FROM beatkeeper_live_run
+          WHERE job_id = %(job_id)s AND state = 'blocked' AND reason = 'concurrency') waiting
+), chosen AS MATERIALIZED (
+    SELECT best.id FROM room CROSS JOIN LATERAL (
+        SELECT id FROM beatkeeper_live_run
+        WHERE job_id = %(job_id)s AND pool_id = room.pool_id AND state = 'blocked' AND reason = 'concurrency'
+        ORDER BY rank LIMIT greatest(0, room.places)
+        FOR UPDATE SKIP LOCKED
+    ) best
+)
+UPDATE beatkeeper_live_run live SET state = 'ready', reason = '' FROM chosen WHERE live.id = chosen.id;
 
 -- name: leave
 -- A clean stop. Claims that are left behind all the same are found by rescue.

@@ -13,7 +13,7 @@ from scheduler_project.sdk.ledger import Beat, Claim, Lane, LedgerRefused, Ledge
 from scheduler_project.sdk.outcomes import TRANSIENT, LogPointer, Outcome, stated_failure
 from scheduler_project.sdk.postgres import PostgresLedger
 from scheduler_project.sdk.retries import Verdict
-from tests.factories import TASK, make_job, make_lane, make_run, make_tenant, make_worker, now
+from tests.factories import TASK, make_job, make_lane, make_pool, make_run, make_tenant, make_worker, now
 from tests.runs.claims import DEAD, claim_next, failed, ledger, succeeded
 
 __all__ = ["ledger"]
@@ -187,6 +187,19 @@ def test_give_back_of_a_run_that_is_to_be_cancelled_cancels_it(ledger: PostgresL
     claim = _claimed(ledger)
     LiveRun.objects.update(cancel_requested_at=now())
     assert ledger.give_back(claim) == "cancelled"
+
+
+def test_a_ready_run_of_another_pool_keeps_no_report_from_releasing(ledger: PostgresLedger) -> None:
+    job = make_job(max_concurrency=1)
+    make_run(job)
+    Job.objects.filter(pk=job.pk).update(pool=make_pool())
+    job.refresh_from_db()
+    make_run(job, LiveState.QUEUED)
+    blocked = make_run(job, LiveState.BLOCKED, reason="concurrency")
+    claim = claim_next(ledger, job)
+    assert claim is not None
+    ledger.report(claim, succeeded(), Verdict("succeeded"))
+    assert LiveRun.objects.get(pk=blocked.pk).state == LiveState.READY
 
 
 def test_report_of_a_gated_run_releases_the_next_blocked_one(ledger: PostgresLedger) -> None:

@@ -230,6 +230,19 @@ class TestBlockedRuns:
         assert self.states(runs) == ["blocked", "blocked", "ready", "ready"]
         assert rescue(session).released == 0
 
+    def test_a_ready_run_of_another_pool_takes_no_place(self, session: Session) -> None:
+        """It may be ready for ever there: of a pool that lost its workers, and that the job has left."""
+        job = make_job(max_concurrency=1)
+        make_run(job)
+        Job.objects.filter(pk=job.pk).update(pool=make_pool())
+        job.refresh_from_db()
+        blocked = make_run(job, LiveState.BLOCKED, reason="concurrency")
+        assert rescue(session).released == 1
+        blocked.refresh_from_db()
+        assert blocked.state == LiveState.READY
+        make_run(job, LiveState.BLOCKED, reason="concurrency")
+        assert rescue(session).released == 0
+
     def test_without_a_limit_all_are_released(self, session: Session) -> None:
         job = make_job(max_concurrency=1)
         self.blocked(job, "concurrency", 3)
