@@ -10,6 +10,7 @@ from django.contrib.auth.models import Group, User
 from django.contrib.postgres.fields import ArrayField
 from django.db.models import F, Model, OuterRef, Prefetch, Q, QuerySet, Subquery
 from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
 from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
@@ -475,8 +476,21 @@ class ApiKeyAdmin(TenantAdmin):
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         key, text = tenants.create_key(obj.tenant, obj.name, Role(obj.role), obj.expires_at)
-        obj.pk, obj.prefix = key.pk, key.prefix
-        messages.warning(request, f"The key, shown this once: {text}")
+        obj.pk, obj.prefix, obj.text = key.pk, key.prefix, text
+
+    def response_add(
+        self, request: HttpRequest, obj: Any, post_url_continue: str | None = None
+    ) -> HttpResponse:
+        """Shows the key in the answer itself: a message would carry it to the next page in a cookie."""
+        context = {
+            **self.admin_site.each_context(request),
+            "title": "New key",
+            "opts": self.opts,
+            "key": obj,
+            "text": obj.text,
+            "page": page_of(obj),
+        }
+        return TemplateResponse(request, "jobs/new_key.html", context)
 
     @button(
         "Revoke", icon="key_off", asks="Its next request is refused.", variant="danger", permission="revoke"
