@@ -163,6 +163,8 @@ LOGGING = {
         "handlers": ["stderr"],
         "level": env.choice("BEATKEEPER_LOG_LEVEL", "INFO", ("DEBUG", "INFO", "WARNING", "ERROR")),
     },
+    # At INFO they log whole URLs, at DEBUG headers: both may hold the tenants' keys.
+    "loggers": {"httpx": {"level": "WARNING"}, "httpcore": {"level": "WARNING"}},
 }
 
 if SENTRY_DSN := env.url("SENTRY_DSN", "", ("https", "http")):

@@ -5,8 +5,10 @@ name that answers differently the second time gains nothing. TLS is still verifi
 """
 
 import ipaddress
+import re
 import ssl
 import time
+import zlib
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
@@ -26,9 +28,25 @@ from scheduler_project.sdk.targets import Attempt, TargetFailed
 CONNECT_TIMEOUT = 10.0
 LOGGED_BODY = 10_000
 TRIED_AGAIN = (408, 425, 429)
-NAT64 = ipaddress.ip_network("64:ff9b::/96")
+HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+HEADER_VALUE = re.compile(r"([!-~]([ \t!-~]*[!-~])?)?")
+AUTO_DETECTED = zlib.MAX_WBITS | 32
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+# `is_global` depends on the version of Python, and knows nothing of clouds: 168.63.129.16 is the inside of Azure.
+NOT_PUBLIC = tuple(
+    map(
+        ipaddress.ip_network,
+        """
+        0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24
+        192.88.99.0/24 192.168.0.0/16 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 224.0.0.0/4 240.0.0.0/4
+        168.63.129.16/32
+        ::/96 ::ffff:0:0:0/96 64:ff9b:1::/48 100::/64 2001::/23 2001:db8::/32 3fff::/20 5f00::/16
+        fc00::/7 fe80::/10 fec0::/10 ff00::/8
+        """.split(),
+    )
+)
 
 
 class AddressRefused(PermanentError):
@@ -38,18 +56,32 @@ class AddressRefused(PermanentError):
 def execute(attempt: Attempt) -> dict[str, Any]:
     target = attempt.target
     method, url = str(target.get("method", "POST")).upper(), str(target["url"])
-    if urlsplit(url).scheme not in ("http", "https"):
-        raise PermanentError(f"{shown(url)} is neither http nor https")
+    refuse_nonsense(url)
     began = time.monotonic()
-    with client(attempt.claim.allowed_hosts, attempt.claim.timeout) as http:
-        with http.stream(method, url, headers=headers_of(attempt), **content_of(attempt)) as response:
-            text = beginning_of(response)
+    try:
+        with client(attempt.claim.allowed_hosts, attempt.claim.timeout) as http:
+            with http.stream(method, url, headers=headers_of(attempt), **content_of(attempt)) as response:
+                text = beginning_of(response)
+    except (httpx.InvalidURL, httpx.LocalProtocolError, UnicodeError):
+        # Their messages may quote what they refuse, and that may be a secret.
+        raise PermanentError("The request cannot be sent: its URL, method or headers are not HTTP") from None
     took = time.monotonic() - began
     attempt.log.write("http", f"{method} {shown(url)} answered {response.status_code} in {took:.3f} s")
     if text:
         attempt.log.write("http", text)
     judge(response, target.get("expect"))
     return {"status": response.status_code}
+
+
+def refuse_nonsense(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        # Its message quotes what it could not read.
+        raise PermanentError("The target's URL cannot be read") from None
+    if parts.scheme not in ("http", "https"):
+        raise PermanentError(f"{shown(url)} is neither http nor https")
 
 
 def judge(response: httpx.Response, expected: Sequence[int] | None) -> None:
@@ -78,6 +110,9 @@ def headers_of(attempt: Attempt) -> dict[str, str]:
     if claim.traceparent:
         ours["traceparent"] = claim.traceparent
     given = {str(name): str(value) for name, value in (attempt.target.get("headers") or {}).items()}
+    for name, value in given.items():
+        if not HEADER_NAME.fullmatch(name) or not HEADER_VALUE.fullmatch(value):
+            raise PermanentError(f"The header {name!r} cannot be sent: its name or value is not HTTP")
     reserved = {name.lower() for name in ours}
     kept = {name: value for name, value in given.items() if name.lower() not in reserved}
     return {"User-Agent": "Beatkeeper", **kept, **ours}
@@ -91,13 +126,35 @@ def content_of(attempt: Attempt) -> dict[str, Any]:
 
 
 def beginning_of(response: httpx.Response) -> str:
-    """What is worth keeping of the answer; the rest is not read."""
-    read = b""
-    for chunk in response.iter_bytes():
-        read += chunk
-        if len(read) >= LOGGED_BODY:
-            break
-    return read[:LOGGED_BODY].decode(response.charset_encoding or "utf-8", "replace")
+    """What is worth keeping of the answer; the rest is not read. The status has come, and it alone says whether
+    the call succeeded: a body that breaks off or is badly encoded must not have it made again."""
+    read, note = b"", ""
+    try:
+        for chunk in response.iter_raw():
+            read += chunk
+            if len(read) >= LOGGED_BODY:
+                break
+    except httpx.HTTPError as error:
+        note = f"\nThe answer broke off: {type(error).__name__}"
+    return decoded(unpacked(read[:LOGGED_BODY], response), response.charset_encoding) + note
+
+
+def unpacked(data: bytes, response: httpx.Response) -> bytes:
+    """No more than is kept: a few bytes may unpack to gigabytes."""
+    packing = response.headers.get("content-encoding", "identity").strip().lower()
+    if packing in ("gzip", "x-gzip", "deflate"):
+        try:
+            return zlib.decompressobj(AUTO_DETECTED).decompress(data, LOGGED_BODY)
+        except zlib.error:
+            return f"{len(data)} bytes that are not {packing}".encode()
+    return data
+
+
+def decoded(data: bytes, charset: str | None) -> str:
+    try:
+        return data.decode(charset or "utf-8", "replace")
+    except (LookupError, ValueError):
+        return data.decode("utf-8", "replace")
 
 
 def retry_after(value: str | None) -> float | None:
@@ -191,4 +248,4 @@ def is_public(address: Address) -> bool:
             inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
         if inner is not None:
             return is_public(inner)
-    return address.is_global and not address.is_multicast
+    return address.is_global and not any(address in network for network in NOT_PUBLIC)

@@ -1,7 +1,11 @@
 """HTTP targets against a real server on this machine, and what is refused before anything is sent."""
 
+import gzip
 import ipaddress
 import json
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -22,14 +26,17 @@ from scheduler_project.sdk.slots import SlotTable
 from scheduler_project.sdk.targets import Attempt, TargetFailed
 from tests.sdk.test_celery_target import make_claim
 
+ROOT = Path(__file__).resolve().parents[2]
+
 
 class Server(ThreadingHTTPServer):
-    """Answers as the path says: /status/503, /retry/7, /moved, /long, /echo."""
+    """Answers as the path says: /status/503, /retry/7, /moved, /long, /echo, and with the `answer` it was given."""
 
     daemon_threads = True
 
     def __init__(self) -> None:
         self.requests: list[dict[str, Any]] = []
+        self.answer: tuple[dict[str, str], bytes] | None = None
         super().__init__(("127.0.0.1", 0), Handler)
 
     @property
@@ -49,7 +56,13 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("Retry-After", value)
         if kind == "moved":
             self.send_header("Location", "http://169.254.169.254/latest")
+        headers, content = self.server.answer or ({}, b"")
+        for name, text in headers.items():
+            self.send_header(name, text)
         self.end_headers()
+        if content:
+            self.wfile.write(content)
+            return
         self.wfile.write(b"x" * 1_000_000 if kind == "long" else b"hello from the target")
 
     do_GET = do_POST  # noqa: N815 - the standard library's name
@@ -168,6 +181,72 @@ def test_a_long_answer_is_not_read_to_its_end(call: Caller, server: Server) -> N
     assert len(call.log) < 11_000
 
 
+@pytest.mark.parametrize("charset", ["nonsense", "base64", "undefined", "idna", "utf-8; x", '"'])
+def test_a_success_in_an_unknown_charset_is_a_success(call: Caller, server: Server, charset: str) -> None:
+    server.answer = {"Content-Type": f"text/plain; charset={charset}"}, "grüße".encode()
+    assert call(f"http://{server.host}/echo", [server.host]) == {"status": 200}
+    assert "gr\\u00fc\\u00dfe" in call.log
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "gzip, gzip", "br", "nonsense"])
+def test_a_success_that_cannot_be_unpacked_is_a_success(call: Caller, server: Server, encoding: str) -> None:
+    server.answer = {"Content-Encoding": encoding}, b"not packed at all"
+    assert call(f"http://{server.host}/echo", [server.host]) == {"status": 200}
+    assert len(server.requests) == 1
+
+
+def test_a_failure_that_cannot_be_unpacked_is_judged_by_its_status(call: Caller, server: Server) -> None:
+    server.answer = {"Content-Encoding": "gzip"}, b"not packed at all"
+    with pytest.raises(TargetFailed) as failed:
+        call(f"http://{server.host}/status/404", [server.host])
+    assert failed.value.error_type == "HTTP 404"
+
+
+def test_a_success_that_breaks_off_is_a_success(call: Caller, server: Server) -> None:
+    server.answer = {"Content-Length": "1000"}, b"the beginning"
+    assert call(f"http://{server.host}/echo", [server.host]) == {"status": 200}
+    assert "the beginning" in call.log and "broke off" in call.log
+
+
+def test_a_packed_answer_is_logged_unpacked_as_far_as_it_is_kept(call: Caller, server: Server) -> None:
+    server.answer = {"Content-Encoding": "gzip"}, gzip.compress(b"legible " + b"x" * 10_000_000)
+    call(f"http://{server.host}/echo", [server.host])
+    assert "legible" in call.log and len(call.log) < 11_000
+
+
+@pytest.mark.parametrize("value", [" Bearer s3cr3t", "s3cr3t\r\nX: y", "s3cr3t\0", "s3cr3tß", "s3cr3t\n"])
+def test_a_header_that_cannot_be_sent_is_not_quoted(call: Caller, server: Server, value: str) -> None:
+    with pytest.raises(PermanentError) as refused:
+        call(f"http://{server.host}/echo", [server.host], headers={"Authorization": value})
+    assert "Authorization" in str(refused.value) and "s3cr3t" not in str(refused.value)
+    assert server.requests == []
+
+
+@pytest.mark.parametrize("url", ["http://u:s3cr3t@host:s3cr3t/", "http://host/\x07s3cr3t", "http://[s3cr3t/"])
+def test_a_url_that_is_none_is_not_quoted(call: Caller, url: str) -> None:
+    with pytest.raises(PermanentError) as refused:
+        call(url, [])
+    assert "s3cr3t" not in str(refused.value)
+
+
+CELERY_S = "app.Worker(loglevel='DEBUG', concurrency=1)"
+FEED_S = "from scheduler_project.sdk.feed import load_app; load_app('scheduler_project', 'w', logging.DEBUG)"
+
+
+@pytest.mark.parametrize("start", [CELERY_S, FEED_S], ids=["celery", "feed"])
+def test_a_worker_logs_no_urls(start: str, tmp_path: Path) -> None:
+    """Their queries hold keys. A worker sets up logging in its own way, around the settings."""
+    script = f"""
+import logging
+from scheduler_project.celery import app
+{start}
+print([logging.getLogger(name).isEnabledFor(logging.INFO) for name in ("httpx", "httpcore.http11", "runs")])
+"""
+    env = {**os.environ, "BEATKEEPER_SPOOL_DIR": str(tmp_path)}
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, env=env)
+    assert told.stdout.strip() == "[False, False, True]", told.stderr
+
+
 def test_a_dead_server_is_transient(call: Caller) -> None:
     with pytest.raises(httpx.ConnectError):
         call("http://127.0.0.1:9/x", ["127.0.0.1"])
@@ -259,6 +338,40 @@ def test_no_proxy_of_the_environment_is_used(
     with pytest.raises(AddressRefused):
         call("http://10.1.2.3/", [])
     assert server.requests == []
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "168.63.129.16",
+        "100.64.0.1",
+        "192.0.0.192",
+        "192.88.99.1",
+        "198.18.0.1",
+        "240.0.0.1",
+        "255.255.255.255",
+        "::",
+        "::7f00:1",
+        "::808:808",
+        "::ffff:0:7f00:1",
+        "::ffff:0:808:808",
+        "::ffff:168.63.129.16",
+        "64:ff9b::a83f:8110",
+        "64:ff9b:1::7f00:1",
+        "2002:a83f:8110::",
+        "2001:0:1::1",
+        "3fff::1",
+        "5f00::1",
+        "fec0::1",
+        "ff02::1",
+    ],
+)
+@pytest.mark.parametrize("python", ["this", "one that calls everything global"])
+def test_the_inside_is_not_public(address: str, python: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if python != "this":
+        monkeypatch.setattr(ipaddress.IPv4Address, "is_global", True)
+        monkeypatch.setattr(ipaddress.IPv6Address, "is_global", True)
+    assert not is_public(ipaddress.ip_address(address))
 
 
 @pytest.mark.parametrize("address", ["8.8.8.8", "1.1.1.1", "2606:4700::1111", "64:ff9b::808:808"])
