@@ -132,7 +132,7 @@ class JobAdmin(TenantAdmin):
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         if obj is not None and not self.has_change_permission(request, obj):
             return [(None, {"fields": self.looked_at})]
-        what = self.what if obj else ("tenant", *self.what)
+        what = (*self.what, "seen") if obj else ("tenant", *self.what)
         return [(None, {"fields": what}), ("When", {"fields": self.when}), ("How", {"fields": self.how})]
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:

@@ -21,7 +21,7 @@ from jobs.durations import as_text
 from jobs.input_checks import unstorable
 from jobs.models import DEFAULT_PRIORITY, Job, JobVersion, Overlap
 from jobs.refusals import FieldError, InvalidInput, Refused
-from jobs.services import create_job, edit_job
+from jobs.services import create_job, edit_job, edition
 from jobs.specs import BACKOFFS, CATCH_UP_POLICIES, DEFAULT_CATCH_UP, DEFAULT_RETRY, DEFAULT_TIMEOUT_MS
 from jobs.staff import sentence
 
@@ -115,6 +115,8 @@ def choice(values: Any, help_text: str = "", *, label: str | None = None) -> Any
 
 
 class JobForm(ModelForm):
+    # Which edition of the job the form was filled from: a stale one would put back what others changed.
+    seen = forms.CharField(required=False, widget=forms.HiddenInput())
     name = forms.CharField(strip=False, widget=UnfoldAdminTextInputWidget())
     description = forms.CharField(required=False, widget=UnfoldAdminTextareaWidget(attrs={"rows": 2}))
     priority = number("0 to 1000; higher goes first, and nobody starves.")
@@ -177,7 +179,7 @@ class JobForm(ModelForm):
     def _ask_service(self) -> Job:
         if self.spec is None:
             return create_job(self.cleaned_data["tenant"], self._data(PARTS))
-        return edit_job(self.instance, self._data(self._changed()))
+        return edit_job(self.instance, self._data(self._changed()), seen=self.cleaned_data["seen"])
 
     def _changed(self) -> list[str]:
         return [name for name, parts in PARTS.items() if any(part in self.changed_data for part in parts)]
@@ -215,6 +217,7 @@ def initial(job: Job | None, spec: JobVersion | None) -> Json:
     schedule: Json = (spec.schedule or {}) if spec else {"cron": ""}
     kind = next((kind for kind in ("cron", "every", "at") if kind in schedule), "none")
     return {
+        "seen": edition(job) if job else "",
         "name": job.name if job else "",
         "description": job.description if job else "",
         "priority": job.priority if job else DEFAULT_PRIORITY,

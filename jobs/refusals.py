@@ -53,6 +53,12 @@ class DuplicateName(Conflict):
     code = "duplicate_name"
 
 
+class ChangedMeanwhile(Conflict):
+    """What was to be changed is no longer what was seen."""
+
+    code = "changed_meanwhile"
+
+
 class InstantTaken(Conflict):
     code = "instant_has_run"
 

@@ -19,7 +19,7 @@ from auditlog.record import record
 from jobs import signals, specs
 from jobs.database_clock import database_now
 from jobs.models import JOB_SLICES, Job, JobClock, JobStatus, JobVersion, Tenant
-from jobs.refusals import DuplicateName, InstantTaken, JobNotRunnable, Missing
+from jobs.refusals import ChangedMeanwhile, DuplicateName, InstantTaken, JobNotRunnable, Missing
 from jobs.schedules import next_after
 from jobs.schedules.kinds import MILLISECOND
 from jobs.targets import target_key
@@ -99,9 +99,17 @@ def create_job(tenant: Tenant, data: object) -> Job:
 
 
 @transaction.atomic
-def edit_job(job: Job, data: object, *, whole: bool = False) -> Job:
-    """Changes the fields that are given; a `whole` spec also sets those it leaves out to their defaults."""
+def edit_job(job: Job, data: object, *, whole: bool = False, seen: str | None = None) -> Job:
+    """Changes the fields that are given; a `whole` spec also sets those it leaves out to their defaults.
+
+    Whoever says with `edition` what they have `seen` is refused when it is not the present one.
+    """
     locked = lock(job)
+    if seen is not None and seen != edition(locked.job):
+        raise ChangedMeanwhile(
+            "somebody has changed the job since this form was opened",
+            hint="open it again and repeat your change",
+        )
     if locked.job.status == JobStatus.CANCELLED:
         raise JobNotRunnable("the job is cancelled and cannot be changed", hint="create a new job")
     given = _read_edit(locked, data, whole)
@@ -183,6 +191,11 @@ def lock(job: Job) -> LockedJob:
         clock.refresh_from_db()
         present.refresh_from_db()
     return LockedJob(present, clock, present.spec, now)
+
+
+def edition(job: Job) -> str:
+    """Another one after each change of the job, also of what no version holds."""
+    return f"{job.version} {job.updated_at.isoformat()}"
 
 
 def facts(job: Job, spec: JobVersion) -> Json:

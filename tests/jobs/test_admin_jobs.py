@@ -1,6 +1,7 @@
 """Jobs in the admin: the form asks the service, buttons go by POST, everything is audited."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
@@ -12,7 +13,7 @@ from django.urls import reverse
 from auditlog.models import AuditEntry
 from auditlog.redaction import MASK
 from jobs.models import ApiKey, Job, JobStatus, Membership, Pool, Role, Tenant
-from jobs.services import create_job, edit_job
+from jobs.services import create_job, edit_job, edition, pause_job
 from jobs.tenants import KEY_TEXT
 from runs.models import Run
 from tests.factories import make_pool, make_tenant
@@ -85,7 +86,7 @@ def filled(pool: Pool, **changes: Any) -> dict[str, Any]:
 def shown(job: Job, pool: Pool, **changes: Any) -> dict[str, Any]:
     """The form of an existing job, in which the secret is masked."""
     masked = {**job.spec.target, "headers": {"Authorization": MASK}}
-    return filled(pool, target=json.dumps(masked), **changes)
+    return filled(pool, **{"seen": edition(job), "target": json.dumps(masked), **changes})
 
 
 def messages_of(response: Any) -> str:
@@ -200,6 +201,27 @@ def test_saving_without_a_change_leaves_no_trace(staff: Client, job: Job, pool: 
     assert job.version == 1 and AuditEntry.objects.count() == before
 
 
+def test_a_stale_form_puts_nothing_back(staff: Client, job: Job, pool: Pool) -> None:
+    stale = shown(job, pool, description="only this was changed")
+    assert stale["seen"] in staff.get(page("job_change", job.pk)).content.decode()
+    changes: list[Callable[[], Job]] = [
+        lambda: edit_job(job, {"schedule": {"every": 60}}),
+        lambda: pause_job(job),
+    ]
+    for change in changes:
+        change()
+        answer = staff.post(page("job_change", job.pk), stale)
+        assert answer.status_code == 200
+        assert b"Somebody has changed the job" in answer.content
+        job.refresh_from_db()
+        assert job.spec.schedule == {"every": 60} and job.description == ""
+        stale = shown(job, pool, schedule_kind="every", every="PT1M", description="only this was changed")
+    answer = staff.post(page("job_change", job.pk), {**stale, "seen": edition(job)})
+    assert answer.status_code == 302, answer.context["adminform"].form.errors
+    job.refresh_from_db()
+    assert (job.description, job.spec.schedule) == ("only this was changed", {"every": 60})
+
+
 def test_no_page_shows_a_secret_of_a_target(staff: Client, job: Job) -> None:
     version = job.spec
     for url in (page("job_changelist"), page("job_change", job.pk), page("jobversion_change", version.pk)):
@@ -213,7 +235,7 @@ def test_a_masked_secret_survives_an_edit_of_the_same_target(staff: Client, job:
         "url": "https://example.com/b",
         "headers": {"Authorization": MASK, "X-A": "1"},
     }
-    answer = staff.post(page("job_change", job.pk), filled(pool, target=json.dumps(target)))
+    answer = staff.post(page("job_change", job.pk), shown(job, pool, target=json.dumps(target)))
     assert answer.status_code == 302, answer.context["adminform"].form.errors
     job.refresh_from_db()
     assert job.spec.target["headers"] == {"Authorization": "Bearer xyzzy-4711", "X-A": "1"}
@@ -221,7 +243,7 @@ def test_a_masked_secret_survives_an_edit_of_the_same_target(staff: Client, job:
 
 def test_a_masked_secret_never_goes_to_another_host(staff: Client, job: Job, pool: Pool) -> None:
     target = {**job.spec.target, "url": "https://evil.example/", "headers": {"Authorization": MASK}}
-    answer = staff.post(page("job_change", job.pk), filled(pool, target=json.dumps(target)))
+    answer = staff.post(page("job_change", job.pk), shown(job, pool, target=json.dumps(target)))
     assert "write the secret itself" in " ".join(answer.context["adminform"].form.errors["target"])
     job.refresh_from_db()
     assert job.version == 1
@@ -237,12 +259,13 @@ def test_a_new_secret_may_look_like_anything_but_the_mask(staff: Client, tenant:
 
 def test_a_text_with_a_masked_part_is_not_kept_as_it_is_shown(staff: Client, job: Job, pool: Pool) -> None:
     spec: dict[str, Any] = {"kind": "command", "argv": ["psql", "host=a password=xyzzy"], "env": {}}
-    edit_job(job, {"target": spec})
+    job = edit_job(job, {"target": spec})
     shown_target = {**spec, "argv": ["psql", f"host=a password={MASK}"]}
-    answer = staff.post(page("job_change", job.pk), filled(pool, target=json.dumps(shown_target)))
+    answer = staff.post(page("job_change", job.pk), shown(job, pool, target=json.dumps(shown_target)))
     assert answer.status_code == 302, answer.context["adminform"].form.errors
+    job.refresh_from_db()
     changed = {**spec, "argv": ["psql", f"host=b password={MASK}"]}
-    answer = staff.post(page("job_change", job.pk), filled(pool, target=json.dumps(changed)))
+    answer = staff.post(page("job_change", job.pk), shown(job, pool, target=json.dumps(changed)))
     assert "write the secret itself" in " ".join(answer.context["adminform"].form.errors["target"])
     job.refresh_from_db()
     assert job.spec.target == spec
