@@ -65,6 +65,10 @@ class Visit:
     missed: tuple[datetime, datetime] | None = None
     next_at: datetime | None = None
 
+    @property
+    def finishes(self) -> bool:
+        return self.next_at is None and self.job.active
+
 
 @dataclass(slots=True)
 class Triggered:
@@ -76,6 +80,8 @@ class Triggered:
     parked: int = 0
     # A slice gave as many clocks as it may in one pass: there may be more.
     more: bool = False
+    # For whoever holds the row of a job; a pass over many waits for nobody.
+    waits: bool = False
 
 
 def trigger_due(
@@ -110,7 +116,7 @@ def trigger_job(connection: Connection, job_id: UUID, now: datetime) -> Triggere
 
     The caller holds the job's clock, and sets the next time under the new schedule afterwards.
     """
-    done = Triggered(now)
+    done = Triggered(now, waits=True)
     with connection.transaction():
         due = rows(connection, "lock_due_clock", {"job": job_id, "now": now})
         if due:
@@ -204,6 +210,11 @@ def _write_or_halve(connection: Connection, visits: Sequence[Visit], done: Trigg
 
 
 def _write(connection: Connection, visits: Sequence[Visit], done: Triggered) -> None:
+    finished = [found.job.id for found in visits if found.finishes]
+    held = _held(connection, finished, done)
+    if held:
+        finished = [job for job in finished if job not in held]
+        visits = [found for found in visits if found.job.id not in held]
     taken = _already_run(connection, visits)
     born = sorted(_born(visits, taken, done.now), key=lambda run: run.id.int)
     spans = [(found.job, *found.missed, "downtime", found.job.policy) for found in visits if found.missed]
@@ -218,7 +229,6 @@ def _write(connection: Connection, visits: Sequence[Visit], done: Triggered) -> 
             "next_run_at": array((found.next_at for found in visits), instant),
         },
     )
-    finished = [v.job.id for v in visits if v.next_at is None and v.job.active]
     if finished:
         change(connection, "finish_jobs", {"jobs": finished})
     skipped = sum(1 for run in born if run.state and run.id in inserted)
@@ -226,6 +236,13 @@ def _write(connection: Connection, visits: Sequence[Visit], done: Triggered) -> 
     done.skipped += skipped
     done.spans += len(spans)
     done.finished += len(finished)
+
+
+def _held(connection: Connection, jobs: Sequence[UUID], done: Triggered) -> set[UUID]:
+    """Those of the jobs whose rows are in somebody's hands, a run-now's above all: a later pass finds them due."""
+    if not jobs or done.waits:
+        return set()
+    return set(jobs) - {job for (job,) in rows(connection, "lock_jobs", {"jobs": jobs})}
 
 
 class NewRun(NamedTuple):
@@ -340,6 +357,8 @@ def _insert_spans(connection: Connection, spans: Sequence[Span]) -> None:
 
 
 def _park(connection: Connection, job: DueJob, note: str, done: Triggered) -> None:
+    if _held(connection, [job.id], done):
+        return
     logger.error("job %s is unrunnable: %s", job.id, note)
     end = max(whole_milliseconds(done.now), job.due_at + MILLISECOND)
     change(

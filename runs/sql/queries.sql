@@ -94,6 +94,10 @@ INSERT INTO beatkeeper_missed_span (tenant_id, job_id, version, from_at, to_at, 
 SELECT * FROM unnest(%(tenant_id)s::int[], %(job_id)s::uuid[], %(version)s::int[], %(from_at)s::timestamptz[],
                      %(to_at)s::timestamptz[], %(reason)s::text[], %(policy)s::text[]);
 
+-- name: lock_jobs
+-- Jobs whose status is about to change; one that a request holds is left out, and its clock waits for the next pass.
+SELECT id FROM beatkeeper_job WHERE id = ANY (%(jobs)s::uuid[]) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED;
+
 -- name: finish_jobs
 -- Jobs whose schedule has no further time.
 UPDATE beatkeeper_job SET status = 'finished', status_note = 'The schedule has no further time.',
