@@ -27,6 +27,7 @@ GIVEN_BACK = "given_back"
 # A claim that meets a pause hands the row back; another run of the lane may still go.
 HELD_IN_A_ROW = 5
 MOST_LANES_WITH_WORK = 200
+LONGEST_JOB_NAME = 120
 OUTCOMES = {"timeout": "timeout", "worker_lost": "lost", "cancelled": "cancelled"}
 
 Connection = psycopg.Connection[dict[str, Any]]
@@ -49,7 +50,7 @@ class PostgresLedger:
         return "PostgresLedger()"
 
     def register(self, info: WorkerInfo) -> list[Lane]:
-        with self._transaction() as connection:
+        with _refusing("the worker", info.name), self._transaction() as connection:
             row = connection.execute(
                 SQL["register"], {**vars(info), "known_targets": list(info.known_targets)}
             ).fetchone()
@@ -162,6 +163,8 @@ class PostgresLedger:
             connection.execute(SQL["leave"], {"incarnation": incarnation})
 
     def declare(self, pool: str, tenant: str, declarations: Sequence[dict[str, Any]]) -> None:
+        """All that the ledger can keep; one with a name too long must not cost the others."""
+        refused = []
         with self._transaction() as connection:
             names = {"tenant": tenant, "pool": pool}
             known = connection.execute(SQL["tenant_and_pool"], names).fetchone() or {}
@@ -171,10 +174,22 @@ class PostgresLedger:
                         f"There is no {kind} {name!r}: create it in the admin, or name another."
                     )
             for declaration in declarations:
-                spec = {key: value for key, value in declaration.items() if key != "name"}
-                connection.execute(
-                    SQL["declare"], {**names, "name": declaration["name"], "spec": Jsonb(spec)}
-                )
+                try:
+                    self._declare(connection, declaration, names)
+                except LedgerRefused as refusal:
+                    refused.append(str(refusal))
+        if refused:
+            raise LedgerRefused(" ".join(refused))
+
+    def _declare(self, connection: Connection, declaration: dict[str, Any], names: Mapping[str, str]) -> None:
+        spec = {key: value for key, value in declaration.items() if key != "name"}
+        name = str(declaration["name"])
+        if len(name) > LONGEST_JOB_NAME:
+            raise LedgerRefused(
+                f"The name of the job {_begin(name)} is longer than {LONGEST_JOB_NAME} characters."
+            )
+        with _refusing("the job", name), connection.transaction():
+            connection.execute(SQL["declare"], {**names, "name": name, "spec": Jsonb(spec)})
 
     def declaration_errors(self, tenant: str, names: Sequence[str]) -> dict[str, str]:
         with self._connected() as connection:
@@ -220,6 +235,20 @@ class PostgresLedger:
                 tcp_user_timeout=10_000,
             )
         return self._connection
+
+
+@contextmanager
+def _refusing(kind: str, name: str) -> Iterator[None]:
+    """What the database cannot keep it will not keep later either: to ask again would help nobody."""
+    try:
+        yield
+    except psycopg.DataError as error:
+        reason = str(error).partition("\n")[0]
+        raise LedgerRefused(f"The ledger cannot keep {kind} {_begin(name)}: {reason}.") from error
+
+
+def _begin(name: str) -> str:
+    return repr(name if len(name) <= 60 else f"{name[:59]}…")
 
 
 def _unknown(kind: str, name: str) -> LedgerRefused:

@@ -1,12 +1,14 @@
 """Promises 4 and 7 from the worker's side: what claim, report, give-back and heartbeat do to the tables."""
 
+from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 from uuid import uuid4
 
 import pytest
 from django.db import connection
 
-from jobs.models import Job, JobStatus
+from jobs.models import Declaration, Job, JobStatus
 from runs.models import Attempt, LiveRun, Run, WorkerNode
 from runs.states import FinalState, LiveState, Trigger
 from scheduler_project.sdk.ledger import Beat, Claim, Lane, LedgerRefused, LedgerUnavailable, WorkerInfo
@@ -300,6 +302,29 @@ def test_heartbeat_tells_only_the_lanes_made_since(ledger: PostgresLedger) -> No
 def test_register_refuses_an_unknown_pool_by_its_name(ledger: PostgresLedger) -> None:
     with pytest.raises(LedgerRefused, match="There is no pool 'nowhere'"):
         ledger.register(_info("nowhere"))
+
+
+def test_register_refuses_what_it_cannot_keep_in_a_sentence(ledger: PostgresLedger) -> None:
+    info = replace(_info(make_pool().slug), known_targets=["a" * 201])
+    with pytest.raises(LedgerRefused, match=r"cannot keep the worker 'worker': value too long .*\(200\)"):
+        ledger.register(info)
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "reason"),
+    [("n" * 121, [], "longer than 120 characters"), ("nul", ["\x00"], "cannot keep")],
+)
+def test_a_declaration_that_cannot_be_kept_costs_no_other(
+    ledger: PostgresLedger, name: str, args: list[str], reason: str
+) -> None:
+    pool, tenant = make_pool(), make_tenant()
+    declared: list[dict[str, Any]] = [
+        {"name": name, "target": {"args": args}},
+        {"name": "good", "schedule": None},
+    ]
+    with pytest.raises(LedgerRefused, match=reason):
+        ledger.declare(pool.slug, tenant.slug, declared)
+    assert list(Declaration.objects.values_list("name", flat=True)) == ["good"]
 
 
 def test_register_makes_the_incarnation_known_and_names_the_lanes(ledger: PostgresLedger) -> None:
