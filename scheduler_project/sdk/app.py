@@ -27,6 +27,8 @@ T = TypeVar("T")
 FED_AFTER = 0.0
 # Rescue takes a run back a minute after its time limit; by then the guard must be through with it.
 LONGEST_GRACE = 30.0
+# A body that has to end itself, because the guard does not end it, needs this long after the fence.
+SMALLEST_MARGIN = 1.0
 
 
 class Beatkeeper:
@@ -147,6 +149,8 @@ class Beatkeeper:
         lease = _seconds("LEASE_SECONDS", self._lease, 30.0)
         beat = _seconds("BEAT_SECONDS", self._beat, 5.0)
         margin = _seconds("FENCE_MARGIN_SECONDS", self._margin, 5.0)
+        if margin < SMALLEST_MARGIN:
+            raise ValueError(f"a fence margin of {margin:g} s is below {SMALLEST_MARGIN:g} s")
         if beat + margin >= lease:
             raise ValueError(
                 f"a lease of {lease:g} s is not above a beat of {beat:g} s and a margin of {margin:g} s"
