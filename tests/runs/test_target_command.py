@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -157,6 +158,32 @@ def test_root_s_loader_never_sees_the_tenant_s_environment(
     monkeypatch.setattr(command, "LOADER", "none", raising=False)
     run("/bin/true", LD_DEBUG="libs", LD_DEBUG_OUTPUT=str(open_folder / "seen"))
     assert {file.stat().st_uid for file in open_folder.iterdir()} == {65534}
+
+
+PRELOADED = """
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+__attribute__((constructor)) static void loaded(void) {
+    char name[200];
+    snprintf(name, sizeof name, "%s/loaded.%d", FOLDER, geteuid());
+    close(open(name, O_CREAT | O_WRONLY, 0644));
+}
+"""
+
+
+@needs_root
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+def test_root_loads_no_library_of_the_tenant_s(
+    run: Runner, open_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "LOADER", "none", raising=False)
+    library = open_folder / "mine.so"
+    build = ["cc", "-shared", "-fPIC", f'-DFOLDER="{open_folder}"', "-x", "c", "-", "-o", str(library)]
+    subprocess.run(build, input=PRELOADED.encode(), check=True)
+    library.chmod(0o755)
+    run("/bin/true", LD_PRELOAD=str(library))
+    assert [file.name for file in open_folder.glob("loaded.*")] == ["loaded.65534"]
 
 
 @pytest.mark.parametrize("name", ["LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH", "LD_DEBUG_OUTPUT"])
