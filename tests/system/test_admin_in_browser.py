@@ -14,8 +14,9 @@ from django.contrib.auth.models import User
 from django.db import connection
 
 from auditlog.models import AuditEntry
-from jobs.models import Job, JobStatus
-from jobs.services import create_job
+from jobs.models import ApiKey, Job, JobStatus
+from jobs.services import create_job, edit_job
+from jobs.tenants import KEY_TEXT
 from runs.models import Attempt, LiveRun, Run
 from runs.states import FinalState, LiveState
 from scheduler_project.sdk.ids import attempt_id
@@ -211,4 +212,37 @@ def test_a_person_edits_when_a_job_runs(browser: Browser, job: Job) -> None:
     page.wait_for_selector("text=was changed successfully")
     job.refresh_from_db()
     assert job.spec.schedule == {"every": 90}
+    assert browser.complaints == []
+
+
+def test_a_person_makes_a_key_and_sees_it_once(browser: Browser, job: Job) -> None:
+    browser.log_in()
+    tenant = job.tenant_id
+    browser.open("/admin/beatkeeper_jobs/apikey/add/")
+    page = browser.page
+    page.locator("#select2-id_tenant-container").click()
+    page.locator(".select2-results__option", has_text="payments").click()
+    page.fill("input[name=name]", "ci")
+    browser.picture("key-form")
+    page.click("button[name=_save]")
+    page.wait_for_selector("#new-key")
+    browser.picture("new-key")
+    found = KEY_TEXT.search(page.inner_text("#new-key"))
+    assert found and ApiKey.objects.get().prefix == found[1] and ApiKey.objects.get().tenant_id == tenant
+    assert all(found[0] not in cookie["value"] for cookie in page.context.cookies())
+    page.locator("#new-key a").click()
+    page.wait_for_selector("text=begins with")
+    browser.picture("key")
+    assert found[0] not in page.content()
+    assert browser.complaints == []
+
+
+def test_a_person_is_told_that_a_form_is_stale(browser: Browser, job: Job) -> None:
+    browser.log_in()
+    browser.open(f"/admin/beatkeeper_jobs/job/{job.pk}/change/")
+    edit_job(job, {"schedule": {"every": 60}})
+    browser.page.fill("textarea[name=description]", "only this")
+    browser.page.click("button[name=_continue]")
+    browser.page.wait_for_selector("text=Somebody has changed the job")
+    browser.picture("job-stale")
     assert browser.complaints == []
