@@ -49,9 +49,9 @@ from jobs.staff import (
     GOOD,
     QUIET,
     WARNING,
-    Admin,
     LookOnly,
     OwnRelated,
+    Searched,
     TenantAdmin,
     button,
     fixed_width,
@@ -592,7 +592,7 @@ class AuditOfTenants(LookOnly, AuditEntryAdmin):
         return entry.tenant_slug or NOTHING
 
 
-class UsersAdmin(UserAdmin, Admin):  # type: ignore[type-arg]
+class UsersAdmin(UserAdmin, Searched):  # type: ignore[type-arg]
     form = UserChangeForm
     add_form = UserCreationForm
     change_password_form = AdminPasswordChangeForm

@@ -76,7 +76,19 @@ class UncountedList(ChangeList):  # type: ignore[misc]
         self.full_result_count = self.result_count
 
 
-class TenantAdmin(Admin):
+class Searched(Admin):
+    """Asked for NUL, its lists say that this is nonsense, and its searches find nothing."""
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> Any:
+        return UncountedList
+
+    def get_search_results(self, request: HttpRequest, queryset: QuerySet[Any], search_term: str) -> Any:
+        if "\x00" in search_term:
+            return queryset.none(), False
+        return super().get_search_results(request, queryset, search_term)
+
+
+class TenantAdmin(Searched):
     """Rows of one's own tenants. `tenant_path` leads from a row to its tenant; `needed` is the role that changes it."""
 
     tenant_path = "tenant"
@@ -92,9 +104,6 @@ class TenantAdmin(Admin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         rows = super().get_queryset(request)
         return rows if is_superuser(request) else self.visible(rows, request)
-
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> Any:
-        return UncountedList
 
     def visible(self, rows: QuerySet[Any], request: HttpRequest) -> QuerySet[Any]:
         return rows.filter(**{f"{self.tenant_path}__in": own_tenants(request)})

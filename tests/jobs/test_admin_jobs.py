@@ -169,6 +169,13 @@ def test_a_list_asked_for_nonsense_says_so(staff: Client, job: Job, query: str) 
     assert (answer.status_code, answer["Location"]) == (302, f"{page('job_changelist')}?e=1")
 
 
+def test_a_search_for_nul_finds_nothing(staff: Client, tenant: Tenant) -> None:
+    asked = {"app_label": "beatkeeper_jobs", "model_name": "job", "field_name": "tenant", "term": "\x00"}
+    assert staff.get(reverse("admin:autocomplete"), asked).json()["results"] == []
+    users = reverse("admin:auth_user_changelist")
+    assert staff.get(users, {"username__exact": "\x00"})["Location"] == f"{users}?e=1"
+
+
 def test_a_name_that_is_taken_is_told_at_the_name(staff: Client, job: Job, pool: Pool) -> None:
     answer = staff.post(page("job_add"), {**filled(pool), "tenant": job.tenant_id})
     assert "already" in " ".join(answer.context["adminform"].form.errors["name"])
