@@ -81,7 +81,7 @@ def test_what_a_killed_body_started_dies_with_it(stage: Stage) -> None:
     run = stage.ledger.add_run("tests.starts_another", timeout=1, retry={"max_attempts": 1})
     started = stage.wait_for_event("starts_another", run)
     family = wait_until(
-        lambda: len(found := descendants(started["helper"])) == 1 and found, 10, "the grandchild"
+        lambda: found if len(found := descendants(started["helper"])) == 1 else [], 10, "the grandchild"
     )
     stage.wait_for_end(run)
     left = [pid for pid, _ in [*family, (started["helper"], 0)] if not gone(pid)]
