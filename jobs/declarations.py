@@ -7,10 +7,11 @@ from django.db import InterfaceError, OperationalError, connection, transaction
 
 from auditlog.context import acting_as
 from auditlog.models import ActorKind
+from jobs import platform
 from jobs.database_clock import database_now
 from jobs.input_checks import Json
-from jobs.models import Declaration, Job, Pool
-from jobs.refusals import Refused
+from jobs.models import Declaration, Job, Pool, Tenant
+from jobs.refusals import Conflict, Refused
 from jobs.services import create_job, edit_job
 from jobs.targets import is_reserved
 
@@ -74,7 +75,7 @@ def _apply(declaration: Declaration) -> str:
     with acting_as(ActorKind.WORKER, f"pool {declaration.pool.slug}"):
         try:
             with transaction.atomic():
-                _export(declaration.pool, declaration.spec)
+                _export(declaration.tenant, declaration.pool, declaration.spec)
                 _create_or_edit(declaration)
         except Refused as refused:
             return str(refused) + (f" ({refused.hint})" if refused.hint else "")
@@ -86,16 +87,25 @@ def _apply(declaration: Declaration) -> str:
     return ""
 
 
-def _export(pool: Pool, spec: Json) -> None:
-    """What the workers of a pool declare, they can run."""
+def _export(tenant: Tenant, pool: Pool, spec: Json) -> None:
+    """What the workers of a team's own pool declare, they can run. What many may call, an operator decides."""
     target = spec.get("target")
     task = target.get("task") if isinstance(target, dict) else None
     if not isinstance(task, str) or is_reserved(task) or len(task) > 200:
         return
-    locked = Pool.objects.select_for_update().get(pk=pool.pk)
-    if task not in locked.exported_tasks:
-        locked.exported_tasks = sorted([*locked.exported_tasks, task])
-        locked.save(update_fields=["exported_tasks"])
+    # Before the clock, and leaving alone those who refer to the pool while they hold one.
+    locked = Pool.objects.select_for_update(no_key=True).get(pk=pool.pk)
+    if task in locked.exported_tasks or not Pool.objects.open_to(tenant).filter(pk=pool.pk).exists():
+        return
+    if locked.shared or locked.tenants.exclude(pk=tenant.pk).exists():
+        raise Conflict(
+            f"the pool {pool.slug} does not export {task}, and is open to other teams",
+            hint="an operator must add the task to what the pool exports; or declare it in a pool of your own",
+        )
+    before = platform.facts(locked)
+    locked.exported_tasks = sorted([*locked.exported_tasks, task])
+    locked.save(update_fields=["exported_tasks"])
+    platform.record_saved(locked, before)
 
 
 def _create_or_edit(declaration: Declaration) -> None:

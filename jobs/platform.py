@@ -44,7 +44,7 @@ def resume_pool(pool: Pool, reason: str = "") -> None:
 
 
 def _set_paused(pool: Pool, paused_at: datetime | None, action: Action, reason: str) -> None:
-    locked = Pool.objects.select_for_update().get(pk=pool.pk)
+    locked = Pool.objects.select_for_update(no_key=True).get(pk=pool.pk)
     if (locked.paused_at is None) == (paused_at is None):
         return
     before = facts(locked)

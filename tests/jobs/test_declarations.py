@@ -115,3 +115,37 @@ def test_a_declaration_that_cannot_be_read_holds_up_nobody(tenant: Tenant, pool:
     left = Declaration.objects.defer("spec").get(pk=poison.pk)
     assert left.error == "it cannot be applied: RecursionError" and left.applied_at is not None
     assert Job.objects.get().tenant == innocent.tenant
+
+
+def test_the_export_of_a_declared_task_is_told(tenant: Tenant, pool: Pool) -> None:
+    declare(tenant, pool)
+    apply_declarations()
+    entry = AuditEntry.objects.get(object_type="pool")
+    assert (entry.action, entry.object_id, entry.actor) == ("pool.edited", str(pool.pk), "pool payments")
+    assert (entry.before, entry.after) == ({"exported_tasks": []}, {"exported_tasks": [TASK]})
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "of two"])
+def test_a_declaration_opens_no_task_to_other_tenants(tenant: Tenant, shared: bool) -> None:
+    """What it exports, everybody whom the pool is open to may call, with arguments of their own."""
+    pool = make_pool(slug="common", shared=shared, exported_tasks=[])
+    pool.tenants.add(tenant, make_tenant())
+    declaration = declare(tenant, pool)
+    apply_declarations()
+    declaration.refresh_from_db()
+    pool.refresh_from_db()
+    assert pool.exported_tasks == [] and not Job.objects.exists()
+    assert f"the pool common does not export {TASK}" in declaration.error
+    assert "an operator" in declaration.error
+    Pool.objects.update(exported_tasks=[TASK])
+    declare(tenant, pool)
+    apply_declarations()
+    assert Job.objects.get().pool == pool
+
+
+def test_a_pool_of_others_is_told_as_one_that_does_not_exist(tenant: Tenant) -> None:
+    pool = make_pool(slug="theirs", shared=False, exported_tasks=[])
+    declaration = declare(tenant, pool)
+    apply_declarations()
+    declaration.refresh_from_db()
+    assert "not a pool open to you" in declaration.error and "export" not in declaration.error

@@ -56,8 +56,8 @@ class Shop:
 
 @pytest.fixture
 def shop(platform: Platform, processes: Processes, adopter: Path) -> Shop:
-    make_tenant(slug="acme")
-    make_pool(slug="shop", exported_tasks=[], exported_kinds=[])
+    pool = make_pool(slug="shop", shared=False, exported_tasks=[], exported_kinds=[])
+    pool.tenants.add(make_tenant(slug="acme"))
     return Shop(platform, processes, adopter)
 
 
