@@ -1,6 +1,7 @@
 """The words of the code and the guards of the database are the same; each illegal move is really refused."""
 
 import itertools
+import re
 
 import pytest
 from django.db import IntegrityError, connection, transaction
@@ -8,8 +9,9 @@ from django.db import IntegrityError, connection, transaction
 from auditlog.actions import Action
 from auditlog.models import ActorKind, AuditEntry
 from jobs.models import JobStatus, Overlap
-from runs.models import LiveRun, Run
+from runs.models import ErrorClass, LiveRun, Run
 from runs.states import BORN, FINAL_MOVES, LIVE_MOVES, FinalState, LiveState, Trigger
+from scheduler_project.sdk.outcomes import ERROR_CLASSES
 from tests.factories import make_finished_run, make_run, make_worker, post_job
 
 pytestmark = pytest.mark.django_db
@@ -32,12 +34,15 @@ def constraint(name: str) -> str:
         ("job_status_known", JobStatus.values),
         ("job_version_overlap_known", Overlap.values),
         ("live_run_state_known", LiveState.values),
-        ("run_final_moves", FinalState.values),
+        ("run_final_moves", [*FinalState.values, *set().union(*FINAL_MOVES.values())]),
     ],
 )
 def test_the_database_knows_the_same_words(name: str, words: list[str]) -> None:
-    definition = constraint(name)
-    assert all(f"'{word}'" in definition for word in words)
+    assert set(re.findall(r"'(\w*)'", constraint(name))) == set(words)
+
+
+def test_the_worker_and_the_platform_know_the_same_error_classes() -> None:
+    assert set(ERROR_CLASSES) == set(ErrorClass.values)
 
 
 @pytest.mark.parametrize("old", LiveState)
