@@ -121,8 +121,13 @@ def test_what_celery_redirects_is_not_there_twice(log: Log) -> None:
     assert log.texts() == ["celery.app.trace: Task raised"]
 
 
-def test_a_full_disk_costs_the_log_only(tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_written_costs_neither_the_output_nor_the_body(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     log = Log(tmp_path / "file")
     (tmp_path / "file").write_text("not a folder")
     with captured(log.log):
-        print("lost")  # noqa: T201
+        print("not in the log")  # noqa: T201
+        print("and on")  # noqa: T201
+    assert capsys.readouterr().out == "not in the log\nand on\n"
+    assert log.log.empty
