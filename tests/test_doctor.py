@@ -19,7 +19,7 @@ from kombu import Connection as Broker
 from kombu import Queue
 
 from jobs.models import JOB_SLICES, Declaration, JobStatus, Pool
-from runs import day_partitions, slices
+from runs import day_partitions, slices, transitions
 from runs.models import LiveRun, Run, WorkerNode
 from runs.states import LiveState
 from scheduler_project import doctor
@@ -301,7 +301,8 @@ def test_a_pool_whose_worker_fell_silent_is_told(settings: Any) -> None:
 @needs_database
 def test_a_target_that_no_worker_knows_is_told() -> None:
     job = make_job(pool=make_pool(slug="gpu"))
-    make_run(job)
+    make_run(job, LiveState.BLOCKED, reason=transitions.UNKNOWN_TARGET)
+    make_run(job, LiveState.BLOCKED, reason=transitions.CONCURRENCY)
     make_worker(job.pool, known_targets=["kind:http"])
     assert "1 run waits for tests.succeeds, which no living worker of gpu knows" in problems(work.workers)
 

@@ -6,11 +6,12 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from django.conf import settings
-from django.db.models import Count, QuerySet, Sum
+from django.db.models import Count, Q, QuerySet, Sum
 from django.db.models.functions import Now
 
 from jobs.database_clock import database_now
 from jobs.models import JOB_SLICES, Declaration, Job, JobStatus
+from runs import transitions
 from runs.models import LiveRun, NodeState, WorkerNode
 from runs.states import LiveState
 from scheduler_project.doctor.database import rows
@@ -115,7 +116,11 @@ def living_workers() -> QuerySet[WorkerNode]:
 
 
 def _runs_with_work() -> QuerySet[LiveRun]:
-    return LiveRun.objects.filter(state__in=(LiveState.READY, LiveState.QUEUED, LiveState.RUNNING))
+    """Also what dispatch took out of the way because no worker knew its target."""
+    unknown = Q(state=LiveState.BLOCKED, reason=transitions.UNKNOWN_TARGET)
+    return LiveRun.objects.filter(
+        Q(state__in=(LiveState.READY, LiveState.QUEUED, LiveState.RUNNING)) | unknown
+    )
 
 
 def _pools_without_workers() -> list[tuple[str, int]]:
