@@ -27,8 +27,15 @@ T = TypeVar("T")
 FED_AFTER = 0.0
 # Rescue takes a run back a minute after its time limit; by then the guard must be through with it.
 LONGEST_GRACE = 30.0
-# A body that has to end itself, because the guard does not end it, needs this long after the fence.
-SMALLEST_MARGIN = 1.0
+# What each time may be. A body that has to end itself, because the guard does not end it, needs a margin of a second.
+RANGES = {
+    "DRAIN_SECONDS": (0.0, 3600.0),
+    "FEED_AFTER_SECONDS": (0.0, 60.0),
+    "GRACE_SECONDS": (0.0, LONGEST_GRACE),
+    "FENCE_MARGIN_SECONDS": (1.0, 600.0),
+    "LEASE_SECONDS": (2.0, 3600.0),
+    "BEAT_SECONDS": (0.2, 600.0),
+}
 
 
 class Beatkeeper:
@@ -137,7 +144,7 @@ class Beatkeeper:
             lease=lease,
             beat=beat,
             margin=margin,
-            grace=_grace(),
+            grace=_seconds("GRACE_SECONDS", None, 5.0),
             drain=_seconds("DRAIN_SECONDS", None, 20.0),
             feed_after=FED_AFTER if fed else _seconds("FEED_AFTER_SECONDS", None, 1.0),
             fed=fed,
@@ -149,8 +156,6 @@ class Beatkeeper:
         lease = _seconds("LEASE_SECONDS", self._lease, 30.0)
         beat = _seconds("BEAT_SECONDS", self._beat, 5.0)
         margin = _seconds("FENCE_MARGIN_SECONDS", self._margin, 5.0)
-        if margin < SMALLEST_MARGIN:
-            raise ValueError(f"a fence margin of {margin:g} s is below {SMALLEST_MARGIN:g} s")
         if beat + margin >= lease:
             raise ValueError(
                 f"a lease of {lease:g} s is not above a beat of {beat:g} s and a margin of {margin:g} s"
@@ -182,12 +187,14 @@ def _environment(name: str, default: str) -> str:
     return os.environ.get(f"BEATKEEPER_{name}", "").strip() or default
 
 
-def _grace() -> float:
-    grace = _seconds("GRACE_SECONDS", None, 5.0)
-    if not 0 <= grace <= LONGEST_GRACE:
-        raise ValueError(f"a grace of {grace:g} s is not within 0 to {LONGEST_GRACE:g} s")
-    return grace
-
-
 def _seconds(name: str, given: float | None, default: float) -> float:
-    return given if given is not None else float(_environment(name, str(default)))
+    value = str(given) if given is not None else _environment(name, str(default))
+    smallest, largest = RANGES[name]
+    try:
+        number = float(value)
+    except ValueError:
+        raise ValueError(f"BEATKEEPER_{name}={value!r} is not a number of seconds") from None
+    # NaN is within nothing.
+    if not smallest <= number <= largest:
+        raise ValueError(f"BEATKEEPER_{name}={number:g} is outside {smallest:g} to {largest:g}")
+    return number

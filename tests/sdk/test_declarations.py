@@ -78,7 +78,9 @@ def test_without_a_schedule_a_job_runs_on_demand(keeper: Beatkeeper) -> None:
         ({"at": "2027-01-01T00:00:00Z"}, {"at": "2027-01-01T00:00:00+00:00"}),
     ],
 )
-def test_schedules(keeper: Beatkeeper, options: dict[str, Any], schedule: dict[str, Any]) -> None:
+def test_a_schedule_is_written_as_the_api_reads_it(
+    keeper: Beatkeeper, options: dict[str, Any], schedule: dict[str, Any]
+) -> None:
     assert declared(keeper, **options)["schedule"] == schedule
 
 
@@ -130,8 +132,34 @@ def test_times_that_contradict_each_other_are_refused(keeper: Beatkeeper) -> Non
 
 def test_a_grace_that_outlasts_rescue_is_refused(keeper: Beatkeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BEATKEEPER_GRACE_SECONDS", "61")
-    with pytest.raises(ValueError, match="grace of 61 s"):
+    with pytest.raises(ValueError, match="BEATKEEPER_GRACE_SECONDS=61 is outside 0 to 30"):
         keeper.config("w", 1, fed=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("FEED_AFTER", "x", "='x' is not a number of seconds"),
+        ("FEED_AFTER", "60.5", "=60.5 is outside 0 to 60"),
+        ("DRAIN", "inf", "=inf is outside 0 to 3600"),
+        ("GRACE", "nan", "=nan is outside 0 to 30"),
+        ("FENCE_MARGIN", "0.5", "=0.5 is outside 1 to 600"),
+        ("LEASE", "1", "=1 is outside 2 to 3600"),
+        ("BEAT", "-1", "=-1 is outside 0.2 to 600"),
+    ],
+)
+def test_a_time_that_makes_no_sense_is_refused_by_its_variable(
+    keeper: Beatkeeper, monkeypatch: pytest.MonkeyPatch, name: str, value: str, told: str
+) -> None:
+    monkeypatch.setenv(f"BEATKEEPER_{name}_SECONDS", value)
+    with pytest.raises(ValueError, match=f"^BEATKEEPER_{name}_SECONDS{told}$"):
+        keeper.config("w", 1, fed=False)
+
+
+def test_a_given_time_that_makes_no_sense_is_refused(keeper: Beatkeeper) -> None:
+    wrong = Beatkeeper(keeper.app, margin_seconds=float("nan"))
+    with pytest.raises(ValueError, match="BEATKEEPER_FENCE_MARGIN_SECONDS=nan is outside 1 to 600"):
+        wrong.config("w", 1, fed=True)
 
 
 def test_a_task_whose_name_is_too_long_for_the_ledger_is_not_offered() -> None:
