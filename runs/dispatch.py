@@ -45,6 +45,7 @@ class LaneRow(NamedTuple):
     tokens_at: datetime | None
     reason: str
     window: int
+    allowed: bool
 
 
 class Candidate(NamedTuple):
@@ -145,6 +146,7 @@ class Pool(NamedTuple):
     shared: bool
     paused: bool
     lanes: int
+    exported: Sequence[str]
 
 
 class Pass:
@@ -156,6 +158,7 @@ class Pass:
         self.now = now
         self.memory = memory
         self.notice = notice
+        self.exported = frozenset(pool.exported)
         self.done = Dispatched()
         self.ready: set[int] = set()
         self.lanes: dict[int, LaneRow] = {}
@@ -192,7 +195,11 @@ class Pass:
         return sum(elsewhere for *_, elsewhere in counted)
 
     def _read_lanes(self) -> dict[int, LaneRow]:
-        found = rows(self.connection, "lanes", {"pool": self.pool.id, "tenants": list(self.loads)})
+        found = rows(
+            self.connection,
+            "lanes",
+            {"pool": self.pool.id, "shared": self.pool.shared, "tenants": list(self.loads)},
+        )
         return {row[0]: LaneRow(*row) for row in found}
 
     def _make_lanes(self, missing: Sequence[LaneRow]) -> None:
@@ -285,6 +292,10 @@ class Pass:
             return transitions.PAUSED
         if run.target_key not in self.memory.targets:
             return transitions.UNKNOWN_TARGET
+        if not self.lanes[run.tenant_id].allowed:
+            return transitions.NOT_ALLOWED
+        if run.target_key not in self.exported:
+            return transitions.NOT_EXPORTED
         return ""
 
     def _permit(self, run: transitions.Queued) -> Permit:

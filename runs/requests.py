@@ -20,8 +20,8 @@ def job_for_run(job_id: UUID) -> Row | None:
     return _row("job_for_run", job_id=job_id)
 
 
-def spec_for_run(job_id: UUID, version: int) -> Row:
-    found = _row("spec_for_run", job_id=job_id, version=version)
+def spec_for_run(job_id: UUID, version: int, tenant_id: int, pool_id: int) -> Row:
+    found = _row("spec_for_run", job_id=job_id, version=version, tenant_id=tenant_id, pool_id=pool_id)
     assert found is not None  # noqa: S101 - a version is never deleted while its job is there
     return found
 

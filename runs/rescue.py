@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
@@ -187,6 +188,8 @@ def _look_again(connection: Connection, memory: RescueMemory, now: datetime) -> 
             connection, jobs, now, settings.LEASE_SECONDS, MOST_AT_ONCE
         ),
     }
+    for withdrawn in (transitions.NOT_ALLOWED, transitions.NOT_EXPORTED):
+        release[withdrawn] = partial(_release_permitted, connection, withdrawn)
     released = 0
     for reason, let_go in release.items():
         after = memory.swept_to.get(reason, NO_JOB)
@@ -195,3 +198,7 @@ def _look_again(connection: Connection, memory: RescueMemory, now: datetime) -> 
         memory.swept_to[reason] = jobs[-1] if len(jobs) == MOST_JOBS_IN_A_SWEEP else NO_JOB
         released += let_go(jobs)
     return released
+
+
+def _release_permitted(connection: Connection, reason: str, jobs: Sequence[UUID]) -> int:
+    return transitions.release_permitted(connection, jobs, reason, MOST_AT_ONCE)

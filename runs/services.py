@@ -20,6 +20,12 @@ from runs.trigger import rank
 from scheduler_project.sdk.ids import created_run_id
 
 
+class NotPermitted(Conflict):
+    """The pool does not run this for the tenant any more."""
+
+    code = "not_permitted"
+
+
 class RunIdTaken(Conflict):
     """Another run was asked for with the same request id in the same millisecond."""
 
@@ -136,6 +142,8 @@ def _insert(
     planned_at: datetime | None = None,
     retry_of: UUID | None = None,
 ) -> Run:
+    spec = requests.spec_for_run(job.pk, version, job.tenant_id, pool_id)
+    _check_permitted(spec)
     now = database_now()
     identity = created_run_id(now, request or uuid4().bytes)
     values = {
@@ -152,11 +160,28 @@ def _insert(
         "input": given,
         "retry_of": retry_of,
         "requested_by": current_actor().name[:200],
-        **requests.spec_for_run(job.pk, version),
+        "target_key": spec["target_key"],
+        "gated": spec["gated"],
     }
     if not requests.insert_run(values):
         raise RunIdTaken
     return _read(identity)
+
+
+def _check_permitted(spec: dict[str, Any]) -> None:
+    """The pool may have been withdrawn, or its exports, since the job was written down."""
+    if not spec["allowed"]:
+        raise NotPermitted(
+            f"the pool {spec['pool']} is not open to you any more",
+            field="pool",
+            hint="move the job to another pool, or ask an operator to open this one again",
+        )
+    if not spec["exported"]:
+        raise NotPermitted(
+            f"the pool {spec['pool']} does not export {spec['target_key']} any more",
+            field="target",
+            hint="change the job's target or pool, or ask an operator to export it again",
+        )
 
 
 def _final(run: Run) -> Exception:

@@ -16,6 +16,8 @@ from scheduler_project.sdk.ids import attempt_id
 CONCURRENCY = "concurrency"
 PAUSED = "paused"
 UNKNOWN_TARGET = "no worker knows the target"
+NOT_ALLOWED = "not allowed in the pool"
+NOT_EXPORTED = "not exported"
 
 
 class Queued(NamedTuple):
@@ -88,6 +90,11 @@ def release_gated(connection: Connection, jobs: Sequence[UUID]) -> int:
 
 def release_unpaused(connection: Connection, jobs: Sequence[UUID], most: int) -> int:
     return change(connection, "release_unpaused", {"jobs": jobs, "most": most}) if jobs else 0
+
+
+def release_permitted(connection: Connection, jobs: Sequence[UUID], reason: str, most: int) -> int:
+    values = {"jobs": jobs, "reason": reason, "most": most}
+    return change(connection, "release_permitted", values) if jobs else 0
 
 
 def release_known(

@@ -134,9 +134,10 @@ CROSS JOIN LATERAL (
 ) first;
 
 -- name: pool
--- The pool as its owner set it, and how many lanes it has.
+-- The pool as its owner set it, how many lanes it has, and the targets that may go there.
 SELECT pool.slug, pool.shared, pool.paused_at IS NOT NULL,
-       (SELECT count(*) FROM beatkeeper_lane lane WHERE lane.pool_id = pool.id)
+       (SELECT count(*) FROM beatkeeper_lane lane WHERE lane.pool_id = pool.id),
+       pool.exported_tasks::text[] || ARRAY(SELECT 'kind:' || kind FROM unnest(pool.exported_kinds) AS export (kind))
 FROM beatkeeper_pool pool WHERE pool.id = %(pool)s;
 
 -- name: living_nodes
@@ -180,7 +181,9 @@ GROUP BY tenant_id;
 -- The lanes of these tenants, made or not yet made, and those that still show a reason.
 SELECT tenant.id, tenant.slug, tenant.weight, tenant.max_running, tenant.rate_limit,
        lane.id, coalesce(lane.queue, ''), lane.tokens, lane.tokens_at, coalesce(lane.reason, ''),
-       coalesce("window", 0)
+       coalesce("window", 0),
+       %(shared)s OR EXISTS (SELECT FROM beatkeeper_pool_tenant member
+                             WHERE member.pool_id = %(pool)s AND member.tenant_id = tenant.id)
 FROM beatkeeper_tenant tenant
 LEFT JOIN beatkeeper_lane lane ON lane.pool_id = %(pool)s AND lane.tenant_id = tenant.id
 WHERE tenant.id = ANY (%(tenants)s::int[]) OR lane.reason <> '';
@@ -457,6 +460,19 @@ WITH known AS MATERIALIZED (
     JOIN known ON known.pool_id = live.pool_id AND known.key = live.target_key
     WHERE live.state = 'blocked' AND live.reason = 'no worker knows the target'
       AND live.job_id = ANY (%(jobs)s::uuid[])
+    ORDER BY live.id LIMIT %(most)s FOR UPDATE OF live SKIP LOCKED
+)
+UPDATE beatkeeper_live_run live SET state = 'ready', reason = '' FROM locked WHERE live.id = locked.id;
+
+-- name: release_permitted
+-- blocked -> ready, where the pool is open to the tenant again and exports the target.
+WITH locked AS MATERIALIZED (
+    SELECT live.id FROM beatkeeper_live_run live JOIN beatkeeper_pool pool ON pool.id = live.pool_id
+    WHERE live.state = 'blocked' AND live.reason = %(reason)s AND live.job_id = ANY (%(jobs)s::uuid[])
+      AND (pool.shared OR EXISTS (SELECT FROM beatkeeper_pool_tenant member
+                                  WHERE member.pool_id = pool.id AND member.tenant_id = live.tenant_id))
+      AND (live.target_key = ANY (pool.exported_tasks)
+           OR EXISTS (SELECT FROM unnest(pool.exported_kinds) AS export (kind) WHERE live.target_key = 'kind:' || kind))
     ORDER BY live.id LIMIT %(most)s FOR UPDATE OF live SKIP LOCKED
 )
 UPDATE beatkeeper_live_run live SET state = 'ready', reason = '' FROM locked WHERE live.id = locked.id;

@@ -7,10 +7,17 @@ FROM beatkeeper_job job WHERE job.id = %(job_id)s
 FOR SHARE;
 
 -- name: spec_for_run
--- What the run will need of its version, and whether the job has a limit.
+-- What the run will need of its version, whether the job has a limit, and whether the pool runs it for the tenant.
 SELECT version.target_key,
-       EXISTS (SELECT FROM beatkeeper_job_gate gate WHERE gate.job_id = version.job_id) AS gated
-FROM beatkeeper_job_version version WHERE version.job_id = %(job_id)s AND version.version = %(version)s;
+       EXISTS (SELECT FROM beatkeeper_job_gate gate WHERE gate.job_id = version.job_id) AS gated,
+       pool.slug AS pool,
+       pool.shared OR EXISTS (SELECT FROM beatkeeper_pool_tenant member
+                              WHERE member.pool_id = pool.id AND member.tenant_id = %(tenant_id)s) AS allowed,
+       version.target_key = ANY (pool.exported_tasks)
+       OR EXISTS (SELECT FROM unnest(pool.exported_kinds) AS export (kind)
+                  WHERE version.target_key = 'kind:' || kind) AS exported
+FROM beatkeeper_job_version version JOIN beatkeeper_pool pool ON pool.id = %(pool_id)s
+WHERE version.job_id = %(job_id)s AND version.version = %(version)s;
 
 -- name: insert_requested_run
 -- A run nobody planned. No row comes back when its id is taken: an error, never ignored (R4).
@@ -46,6 +53,6 @@ SELECT id, state FROM beatkeeper_live_run WHERE job_id = %(job_id)s ORDER BY id 
 -- name: hurry
 -- A run waiting for its back-off goes now.
 UPDATE beatkeeper_live_run
-SET state = 'ready', available_at = %(now)s, rank = %(rank)s, wake_at = NULL
+SET state = 'ready', available_at = %(now)s, rank = %(rank)s, wake_at = NULL, reason = ''
 WHERE id = %(id)s AND state = 'delayed'
 RETURNING id;

@@ -70,7 +70,7 @@ SELECT known_targets FROM beatkeeper_worker_node WHERE incarnation = %(incarnati
 
 -- name: claim
 -- The lane's lowest-ranked queued run of a target we know becomes ours, if our incarnation lives. A run that is
--- held by a pause goes back to ready by the same statement.
+-- held by a pause, or no longer permitted in the pool, goes back to ready by the same statement.
 WITH node AS MATERIALIZED (
     SELECT pool_id FROM beatkeeper_worker_node
     WHERE incarnation = %(worker)s AND state = 'active' AND pool_id = %(pool_id)s
@@ -84,7 +84,12 @@ WITH node AS MATERIALIZED (
 ), looked_up AS (
     SELECT picked.id, job.name AS job_name, version.target, version.timeout_ms, version.retry,
            tenant.slug AS tenant, tenant.allowed_hosts,
-           pool.paused_at IS NOT NULL OR (job.status = 'paused' AND live.trigger IN ('schedule', 'catch_up')) AS held
+           pool.paused_at IS NOT NULL OR (job.status = 'paused' AND live.trigger IN ('schedule', 'catch_up'))
+           OR NOT (pool.shared OR EXISTS (SELECT FROM beatkeeper_pool_tenant member
+                                          WHERE member.pool_id = pool.id AND member.tenant_id = live.tenant_id))
+           OR NOT (live.target_key = ANY (pool.exported_tasks)
+                   OR EXISTS (SELECT FROM unnest(pool.exported_kinds) AS export (kind)
+                              WHERE live.target_key = 'kind:' || kind)) AS held
     FROM picked
     JOIN beatkeeper_live_run live ON live.id = picked.id
     JOIN beatkeeper_job job ON job.id = live.job_id

@@ -241,6 +241,7 @@ class TestOwnReasons:
         make_worker(pool)
         memory = PoolMemory()
         dispatch(session, pool, memory)
+        Pool.objects.update(exported_tasks=["somebody.knows"])
         make_worker(pool, known_targets=["somebody.knows"])
         run = make_run(make_job(pool=pool, spec={"target_key": "somebody.knows"}))
         dispatch(session, pool, memory)
@@ -282,3 +283,29 @@ def test_another_pools_runs_are_left_alone(session: Session, pool: Pool) -> None
 
 def test_a_pool_that_was_removed_is_no_error(session: Session) -> None:
     assert dispatch_pool(session, 0, now()).queued == 0
+
+
+def test_what_a_pool_no_longer_exports_is_blocked(session: Session, pool: Pool) -> None:
+    make_worker(pool)
+    run = make_run(make_job(pool=pool))
+    Pool.objects.update(exported_tasks=[], exported_kinds=[])
+    done = dispatch(session, pool)
+    run.refresh_from_db()
+    assert (done.queued, run.state, run.reason) == (0, LiveState.BLOCKED, "not exported")
+
+
+def test_a_kind_the_pool_exports_goes(session: Session, pool: Pool) -> None:
+    make_worker(pool, known_targets=["kind:http"])
+    make_run(make_job(pool=pool, spec={"target_key": "kind:http"}))
+    assert dispatch(session, pool).queued == 1
+
+
+def test_runs_of_a_tenant_that_lost_the_pool_are_blocked(session: Session) -> None:
+    pool, kept, lost = make_pool(shared=False), make_tenant(), make_tenant()
+    pool.tenants.add(kept)
+    make_worker(pool)
+    goes, stays = make_run(make_job(kept, pool)), make_run(make_job(lost, pool))
+    assert dispatch(session, pool).queued == 1
+    goes.refresh_from_db()
+    stays.refresh_from_db()
+    assert (goes.state, stays.state, stays.reason) == ("queued", "blocked", "not allowed in the pool")

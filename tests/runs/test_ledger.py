@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 from django.db import connection
 
-from jobs.models import Declaration, Job, JobStatus
+from jobs.models import Declaration, Job, JobStatus, Pool
 from runs.models import Attempt, LiveRun, Run, WorkerNode
 from runs.states import FinalState, LiveState, Trigger
 from scheduler_project.sdk.ledger import Beat, Claim, Lane, LedgerRefused, LedgerUnavailable, WorkerInfo
@@ -38,6 +38,18 @@ def test_claim_leaves_targets_the_worker_does_not_know(ledger: PostgresLedger) -
     job = make_job()
     make_run(job, LiveState.QUEUED)
     assert claim_next(ledger, job, known=["another.task"]) is None
+
+
+@pytest.mark.parametrize("change", [{"shared": False}, {"exported_tasks": []}], ids=["pool", "export"])
+def test_claim_gives_back_what_was_withdrawn_meanwhile(
+    ledger: PostgresLedger, change: dict[str, object]
+) -> None:
+    job = make_job()
+    run = make_run(job, LiveState.QUEUED)
+    Pool.objects.update(**change)
+    assert claim_next(ledger, job) is None
+    run.refresh_from_db()
+    assert (run.state, run.attempt, run.claim_seq) == (LiveState.READY, 0, 0)
 
 
 def test_claim_takes_only_what_was_handed_over(ledger: PostgresLedger) -> None:

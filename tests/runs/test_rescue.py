@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from django.conf import LazySettings
 
-from jobs.models import Job, JobStatus
+from jobs.models import Job, JobStatus, Pool
 from runs.models import Attempt, JobGate, LiveRun, NodeState, Run, WorkerNode
 from runs.rescue import MASS_LOSS, Rescued, RescueMemory, rescue_once
 from runs.states import LiveState
@@ -264,6 +264,18 @@ class TestBlockedRuns:
         make_worker(job.pool)
         rescue(session)
         assert self.states(runs) == ["ready", "blocked"]
+
+    @pytest.mark.parametrize("reason", ["not allowed in the pool", "not exported"])
+    def test_runs_that_are_permitted_again_are_released(self, session: Session, reason: str) -> None:
+        pool = make_pool(shared=False, exported_tasks=[])
+        job = make_job(pool=pool)
+        runs = self.blocked(job, reason)
+        assert rescue(session).released == 0
+        pool.tenants.add(job.tenant)
+        assert rescue(session).released == 0
+        Pool.objects.filter(pk=pool.pk).update(exported_tasks=[job.spec.target_key])
+        assert rescue(session).released == 1
+        assert self.states(runs) == ["ready"]
 
     def test_a_sweep_goes_on_where_the_last_one_ended(
         self, session: Session, monkeypatch: pytest.MonkeyPatch

@@ -9,14 +9,14 @@ from django.db import connection
 
 from auditlog.models import AuditEntry
 from jobs.database_clock import database_now
-from jobs.models import Job
+from jobs.models import Job, Pool
 from jobs.refusals import Conflict, InvalidInput, JobNotRunnable, RunIsFinal, RunIsUnfinished
 from jobs.services import cancel_job, delete_job, edit_job, pause_job
 from runs.models import LiveRun, Run
-from runs.services import RunIdTaken, cancel_run, retry_run, run_now
+from runs.services import NotPermitted, RunIdTaken, cancel_run, retry_run, run_now
 from runs.states import FinalState, LiveState, Trigger
 from scheduler_project.sdk.ids import created_run_id, instant_of
-from tests.factories import make_finished_run, make_run, post_job
+from tests.factories import make_finished_run, make_pool, make_run, make_tenant, post_job
 
 pytestmark = pytest.mark.django_db
 UNCLAIMED = [
@@ -143,10 +143,10 @@ def test_two_retries_are_two_runs() -> None:
 
 
 def test_a_run_in_back_off_is_moved_in_place() -> None:
-    run = find(make_run(post_job(), LiveState.DELAYED))
+    run = find(make_run(post_job(), LiveState.DELAYED, reason="transient"))
     assert retry_run(run).pk == run.pk
     live = LiveRun.objects.get(pk=run.pk)
-    assert (live.state, live.wake_at) == ("ready", None) and Run.objects.count() == 1
+    assert (live.state, live.wake_at, live.reason) == ("ready", None, "") and Run.objects.count() == 1
     assert live.rank == int(live.available_at.timestamp() * 1000) - run.priority * 300
     assert entries(run) == ["run.hurried"]
 
@@ -201,3 +201,26 @@ def test_cancelling_a_run_that_vanished_says_so() -> None:
     Run.objects.filter(pk=run.pk).delete()
     with pytest.raises(Exception, match="nothing at this address"):
         cancel_run(run)
+
+
+def withdraw(pool: Pool, what: str) -> None:
+    if what == "pool":
+        pool.tenants.clear()
+    else:
+        Pool.objects.filter(pk=pool.pk).update(exported_tasks=[], exported_kinds=[])
+
+
+@pytest.mark.parametrize(
+    ("what", "words"), [("pool", "not open to you any more"), ("export", "does not export")]
+)
+def test_no_run_is_asked_of_a_pool_that_was_withdrawn(what: str, words: str) -> None:
+    tenant, pool = make_tenant(), make_pool(shared=False)
+    pool.tenants.add(tenant)
+    job = post_job(tenant, pool=pool.slug)
+    finished = make_finished_run(job)
+    withdraw(pool, what)
+    with pytest.raises(NotPermitted, match=words):
+        run_now(job)
+    with pytest.raises(NotPermitted, match=words):
+        retry_run(finished)
+    assert not LiveRun.objects.exists()
