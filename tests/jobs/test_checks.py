@@ -53,10 +53,10 @@ def test_cookies_over_plain_http(settings: Settings) -> None:
 
 
 @pytest.mark.parametrize("order", [[AUDIT, AUTHENTICATION], [AUTHENTICATION], []])
-def test_an_audit_that_would_not_know_its_user(settings: Settings, order: list[str]) -> None:
+def test_an_audit_that_would_not_know_its_user_is_refused(settings: Settings, order: list[str]) -> None:
     assert "beatkeeper.E001" in found(settings, MIDDLEWARE=order)
 
 
-def test_requests_as_transactions(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_atomic_requests_are_refused(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(settings.DATABASES["default"], "ATOMIC_REQUESTS", True)
     assert "beatkeeper.E002" in found(settings)

@@ -99,7 +99,7 @@ def test_a_permit_starts_a_run(stage: CeleryStage) -> None:
     assert stage.messages() == 0
 
 
-def test_solo_works_too(stage: CeleryStage) -> None:
+def test_a_solo_worker_carries_out_its_runs(stage: CeleryStage) -> None:
     stage.worker(1, pool="solo")
     runs = [stage.add_permitted_run("tests.succeeds", number) for number in range(3)]
     assert [stage.wait_for_end(run)["result"] for run in runs] == [0, 1, 2]

@@ -33,7 +33,7 @@ def test_the_back_off_ends_at_its_cap() -> None:
     assert decide(failed(), 900, {**RETRY, "max_attempts": 1000}, latest).delay == 60.0
 
 
-def test_jitter_is_full() -> None:
+def test_delays_are_spread_from_zero_to_the_back_off() -> None:
     delays = {decide(failed(), 1, RETRY).delay for _ in range(200)}
     assert min(delays) < 2 and max(delays) > 8 and max(delays) <= 10
 
@@ -59,7 +59,7 @@ def test_a_requested_delay_wins_but_is_bounded() -> None:
 
 
 @pytest.mark.parametrize(("backoff", "delay"), [("fixed", 10.0), ("linear", 30.0)])
-def test_other_back_offs(backoff: str, delay: float) -> None:
+def test_fixed_and_linear_back_offs_grow_as_named(backoff: str, delay: float) -> None:
     assert decide(failed(), 3, {**RETRY, "backoff": backoff}, latest).delay == delay
 
 
