@@ -72,13 +72,3 @@ def schedule_of(job: Job, spec: JobVersion) -> Schedule | None:
 def schedule_in_words(job: Job, spec: JobVersion) -> str:
     schedule = schedule_of(job, spec)
     return in_words(schedule) if schedule else "cannot be read"
-
-
-def target_in_words(target: dict[str, object]) -> str:
-    kind = target.get("kind")
-    if kind == "http":
-        return f"{target.get('method')} {target.get('url')}"
-    if kind == "command":
-        argv = target.get("argv")
-        return " ".join(map(str, argv)) if isinstance(argv, list) else ""
-    return str(target.get("task", ""))

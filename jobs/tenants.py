@@ -73,14 +73,6 @@ def may(role: str, needed: Role) -> bool:
     return RANK[Role(role)] >= RANK[needed]
 
 
-def tenants_of(user: User, needed: Role = Role.VIEWER) -> "list[int]":
-    """Ids of the tenants in which the user has at least this role; all of them for a superuser."""
-    if user.is_superuser:
-        return list(Tenant.objects.values_list("pk", flat=True))
-    roles = [role for role in Role if may(role, needed)]
-    return list(Membership.objects.filter(user=user, role__in=roles).values_list("tenant_id", flat=True))
-
-
 @transaction.atomic
 def set_membership(user: User, tenant: Tenant, role: Role) -> Membership:
     member = Membership.objects.select_for_update().filter(user=user, tenant=tenant).first()

@@ -30,11 +30,6 @@ class Trigger(models.TextChoices):
     RETRY = "retry"
 
 
-# Runs at a planned time: they share one identity and count for the overlap policy.
-PLANNED = (Trigger.SCHEDULE, Trigger.CATCH_UP)
-# Runs that hold one of the places of a lane or of a job with a limit.
-OCCUPYING = (LiveState.QUEUED, LiveState.RUNNING, LiveState.WAITING_CALLBACK)
-
 LIVE_MOVES: dict[LiveState, frozenset[LiveState]] = {
     LiveState.DELAYED: frozenset({LiveState.READY}),
     LiveState.READY: frozenset({LiveState.QUEUED, LiveState.BLOCKED, LiveState.DELAYED}),

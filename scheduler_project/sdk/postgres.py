@@ -251,10 +251,6 @@ def _begin(name: str) -> str:
     return repr(name if len(name) <= 60 else f"{name[:59]}…")
 
 
-def _unknown(kind: str, name: str) -> LedgerRefused:
-    return LedgerRefused(f"There is no {kind} {name!r}: create it in the admin, or name another.")
-
-
 def _told(connection: Connection, values: Mapping[str, Any]) -> str | None:
     row = connection.execute(SQL["report"], values).fetchone()
     if row is None:

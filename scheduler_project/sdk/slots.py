@@ -93,10 +93,6 @@ class Slot:
     token: UUID
     details: dict[str, Any] = field(default_factory=dict)
 
-    @property
-    def has_claim(self) -> bool:
-        return self.state in CLAIMED
-
 
 @dataclass(frozen=True)
 class KillRequest:

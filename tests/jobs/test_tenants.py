@@ -57,15 +57,6 @@ def test_roles_include_the_lower_ones() -> None:
     }
 
 
-def test_a_user_has_the_tenants_of_the_memberships() -> None:
-    one, two, three = make_tenant(), make_tenant(), make_tenant()
-    user = make_user(one, Role.VIEWER)
-    tenants.set_membership(user, two, Role.ADMIN)
-    assert set(tenants.tenants_of(user)) == {one.pk, two.pk}
-    assert tenants.tenants_of(user, Role.OPERATOR) == [two.pk]
-    assert three.pk in tenants.tenants_of(make_user(is_superuser=True), Role.ADMIN)
-
-
 def test_memberships_are_audited() -> None:
     tenant, user = make_tenant(), make_user()
     tenants.set_membership(user, tenant, Role.VIEWER)
