@@ -12,6 +12,7 @@ from psycopg.rows import dict_row
 from tests.waiting import wait_until
 
 T = TypeVar("T")
+Session = psycopg.Connection[Any]
 
 
 def dsn() -> str:

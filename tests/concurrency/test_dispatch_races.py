@@ -1,10 +1,8 @@
 """Dispatch, rescue and cancel against claims and reports, each on its own connection (R2, R6, R15, R16)."""
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
-import psycopg
 import pytest
 
 from jobs.models import Job
@@ -12,31 +10,17 @@ from runs.dispatch import Dispatched, dispatch_pool
 from runs.models import Attempt, LiveRun, NodeState, Run, WorkerNode
 from runs.queries import change
 from runs.rescue import RescueMemory, lose, rescue_once
-from runs.slices import connect
 from runs.states import LiveState
 from runs.transitions import cancel_live_runs, release_gated
 from scheduler_project.sdk.ledger import Claim
 from scheduler_project.sdk.postgres import SQL, PostgresLedger
-from tests.concurrency.staging import dsn, meanwhile, wait_until_somebody_waits_for
+from tests.concurrency.staging import Session, meanwhile, wait_until_somebody_waits_for
 from tests.factories import make_job, make_lane, make_run, make_worker, now
 from tests.runs.claims import SUCCESS, claim_next, ledger, succeeded
 
 __all__ = ["ledger"]
 pytestmark = pytest.mark.django_db(transaction=True)
-Session = psycopg.Connection[Any]
 SECOND = timedelta(seconds=1)
-
-
-@pytest.fixture
-def first() -> Iterator[Session]:
-    with connect(dsn(), "first", 30) as connection:
-        yield connection
-
-
-@pytest.fixture
-def second() -> Iterator[Session]:
-    with connect(dsn(), "second", 30) as connection:
-        yield connection
 
 
 def dispatch(session: Session, job: Job) -> Dispatched:

@@ -1,11 +1,9 @@
 """Attacks promise 2: locks only divide the work, the key of the run prevents the duplicate."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from typing import Any
 
-import psycopg
 import pytest
 from django.db import connections
 
@@ -15,25 +13,12 @@ from runs.models import LiveRun, MissedSpan, Run
 from runs.slices import connect
 from runs.trigger import trigger_due
 from scheduler_project.sdk.ids import run_id
-from tests.concurrency.staging import dsn, meanwhile, wait_until_somebody_waits_for
+from tests.concurrency.staging import Session, dsn, meanwhile, wait_until_somebody_waits_for
 from tests.factories import make_due, make_job, now, post_job
 
 pytestmark = pytest.mark.django_db(transaction=True)
-Session = psycopg.Connection[Any]
 ALL = range(64)
 SECOND = timedelta(seconds=1)
-
-
-@pytest.fixture
-def first() -> Iterator[Session]:
-    with connect(dsn(), "first", 30) as connection:
-        yield connection
-
-
-@pytest.fixture
-def second() -> Iterator[Session]:
-    with connect(dsn(), "second", 30) as connection:
-        yield connection
 
 
 def planned(job: Job) -> list[datetime]:

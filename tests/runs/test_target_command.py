@@ -13,35 +13,16 @@ import pytest
 
 from runs.targets import command
 from runs.targets.command import execute
-from scheduler_project.sdk.capture import AttemptLog
-from scheduler_project.sdk.hand import Hand
-from scheduler_project.sdk.log_store import FolderLogStore
 from scheduler_project.sdk.outcomes import PermanentError
-from scheduler_project.sdk.slots import SlotTable
-from scheduler_project.sdk.targets import Attempt, TargetFailed
+from scheduler_project.sdk.targets import TargetFailed
+from tests.runs.carried_out import OneSlot
 from tests.sdk.test_celery_target import make_claim
 from tests.waiting import wait_until
 
 
-class Runner:
-    def __init__(self, folder: Path) -> None:
-        self.store = FolderLogStore(folder)
-        self.table = SlotTable.create(folder, 1)
-        self.hand = Hand.take(self.table)
-
+class Runner(OneSlot):
     def __call__(self, *argv: str, **env: str) -> dict[str, Any]:
-        self.claim = make_claim({"kind": "command", "argv": list(argv), "env": env})
-        log = AttemptLog(self.store, self.claim.run_id, 1)
-        assert self.hand is not None
-        self.hand.ask(self.claim.token)
-        try:
-            return execute(Attempt(self.claim, self.hand, log, "w"))
-        finally:
-            log.close()
-
-    @property
-    def log(self) -> str:
-        return (self.store.read_open(self.claim.run_id, 1) or b"").decode()
+        return self.carry_out(execute, make_claim({"kind": "command", "argv": list(argv), "env": env}))
 
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")

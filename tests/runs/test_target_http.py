@@ -18,12 +18,10 @@ import pytest
 
 from runs.targets import http
 from runs.targets.http import AddressRefused, CheckedAddresses, execute, is_public
-from scheduler_project.sdk.capture import AttemptLog, secrets_in
-from scheduler_project.sdk.hand import Hand
-from scheduler_project.sdk.log_store import FolderLogStore
+from scheduler_project.sdk.capture import secrets_in
 from scheduler_project.sdk.outcomes import PermanentError
-from scheduler_project.sdk.slots import SlotTable
-from scheduler_project.sdk.targets import Attempt, TargetFailed
+from scheduler_project.sdk.targets import TargetFailed
+from tests.runs.carried_out import OneSlot
 from tests.sdk.test_celery_target import make_claim
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,25 +79,12 @@ def server() -> Iterator[Server]:
     server.server_close()
 
 
-class Caller:
-    def __init__(self, folder: Path) -> None:
-        self.store = FolderLogStore(folder)
-        self.hand = Hand.take(SlotTable.create(folder, 1))
-
+class Caller(OneSlot):
     def __call__(self, url: str, allowed: list[str], **values: Any) -> dict[str, Any]:
         claimed = {name: values.pop(name) for name in ("input", "attempt", "timeout") if name in values}
         target = {"kind": "http", "url": url, **values}
-        self.claim = make_claim(target, allowed_hosts=allowed, **claimed)
-        log = AttemptLog(self.store, self.claim.run_id, 1, mask=secrets_in(target))
-        assert self.hand is not None
-        try:
-            return execute(Attempt(self.claim, self.hand, log, "w"))
-        finally:
-            log.close()
-
-    @property
-    def log(self) -> str:
-        return (self.store.read_open(self.claim.run_id, 1) or b"").decode()
+        claim = make_claim(target, allowed_hosts=allowed, **claimed)
+        return self.carry_out(execute, claim, secrets_in(target))
 
 
 @pytest.fixture
