@@ -1,4 +1,4 @@
-"""Promise 10, first half: the database refuses to change or remove an entry."""
+"""Attacks promise 10: the database refuses to change or remove an entry."""
 
 import pytest
 from django.db import IntegrityError, connection, transaction

@@ -112,6 +112,7 @@ def test_an_unknown_or_impossible_id_is_missing(caller: Caller, job_id: object) 
 
 
 def test_a_job_of_another_tenant_looks_like_none(caller: Caller) -> None:
+    """Promise 9."""
     other = post_job(make_tenant(), schedule={"every": 60})
     entries = AuditEntry.objects.count()
     theirs = caller.get(f"jobs/{other.pk}")

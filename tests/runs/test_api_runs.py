@@ -222,6 +222,7 @@ def test_retrying_through_the_api(caller: Caller, job: Job) -> None:
 
 
 def test_runs_of_another_tenant_look_like_none(caller: Caller) -> None:
+    """Promise 9."""
     other = make_run(post_job(make_tenant()))
     for run_id in (other.pk, uuid4(), "nonsense"):
         for part in ("", "/attempts", "/log"):

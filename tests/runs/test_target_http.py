@@ -93,6 +93,7 @@ def call(tmp_path: Path) -> Caller:
 
 
 def test_the_call_carries_who_it_is_for(call: Caller, server: Server) -> None:
+    """Promise 7: the key is the run's at any attempt, so the other side can tell a repetition."""
     url = f"http://{server.host}/echo?key=s3cr3t"
     result = call(url, [server.host], body={"a": 1}, headers={"X-Team": "red"}, attempt=3)
     assert result == {"status": 200}
