@@ -4,7 +4,7 @@ from datetime import datetime
 
 from django.db import connection
 
-from jobs.schedules.kinds import whole_milliseconds
+from scheduler_project.sdk.ids import whole_milliseconds
 
 
 def database_now() -> datetime:

@@ -22,8 +22,9 @@ from jobs.input_checks import unstorable
 from jobs.models import DEFAULT_PRIORITY, Job, JobVersion, Overlap
 from jobs.refusals import FieldError, InvalidInput, Refused
 from jobs.services import create_job, edit_job, edition
-from jobs.specs import BACKOFFS, CATCH_UP_POLICIES, DEFAULT_CATCH_UP, DEFAULT_RETRY, DEFAULT_TIMEOUT_MS
+from jobs.specs import BACKOFFS, CATCH_UP_POLICIES, DEFAULT_CATCH_UP, DEFAULT_TIMEOUT_MS
 from jobs.staff import sentence
+from scheduler_project.sdk.retries import DEFAULT_RETRY
 
 if TYPE_CHECKING:
     ModelForm = forms.ModelForm[Job]

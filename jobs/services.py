@@ -21,8 +21,8 @@ from jobs.database_clock import database_now
 from jobs.models import JOB_SLICES, Job, JobClock, JobStatus, JobVersion, Tenant
 from jobs.refusals import ChangedMeanwhile, DuplicateName, InstantTaken, JobNotRunnable, Missing
 from jobs.schedules import next_after
-from jobs.schedules.kinds import MILLISECOND
 from jobs.targets import target_key
+from scheduler_project.sdk.ids import MILLISECOND
 
 Json = dict[str, Any]
 PAUSABLE = (JobStatus.ACTIVE, JobStatus.UNRUNNABLE)

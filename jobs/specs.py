@@ -13,12 +13,12 @@ from jobs.input_checks import Json, expect_object, listed, near, refuse_unknown,
 from jobs.models import DEFAULT_PRIORITY, Job, JobVersion, Overlap, Pool, Tenant
 from jobs.refusals import MOST_ERRORS, FieldError, InvalidInput
 from jobs.schedules import BadSchedule, Once, Schedule, next_after, parse
+from scheduler_project.sdk.retries import DEFAULT_RETRY
 
 SECOND = timedelta(seconds=1)
 DAY = timedelta(days=1)
 DEFAULT_TIMEOUT_MS = 3_600_000
 LONGEST_TIMEOUT = 30 * DAY
-DEFAULT_RETRY: Json = {"max_attempts": 4, "backoff": "exponential", "base": 10.0, "cap": 3600.0}
 DEFAULT_CATCH_UP: Json = {"policy": "last", "window": 86_400.0}
 BACKOFFS = ("exponential", "linear", "fixed")
 CATCH_UP_POLICIES = ("last", "skip")
@@ -78,7 +78,7 @@ def defaults() -> Json:
         "timeout": DEFAULT_TIMEOUT_MS,
         "overlap": Overlap.SKIP.value,
         "catch_up": DEFAULT_CATCH_UP,
-        "retry": DEFAULT_RETRY,
+        "retry": dict(DEFAULT_RETRY),
         "max_concurrency": None,
         "resources": {},
     }

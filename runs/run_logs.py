@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from datetime import timedelta
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -10,11 +9,9 @@ from django.conf import settings
 
 from runs.models import Attempt, LiveRun, Run
 from runs.states import LiveState
-from scheduler_project.sdk.ids import id_range, instant_of
+from scheduler_project.sdk.ids import MILLISECOND, id_range, instant_of
 from scheduler_project.sdk.log_store import LogMissing, LogStore, log_store
 from scheduler_project.sdk.outcomes import LogPointer
-
-MILLISECOND = timedelta(milliseconds=1)
 
 __all__ = ["Line", "LogMissing", "NoSuchAttempt", "attempts_of", "lines", "read_log"]
 

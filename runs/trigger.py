@@ -21,11 +21,10 @@ from jobs import schedules
 from runs.queries import Connection, array, change, hexed, instant, quoted, rows
 from runs.slices import LostLocks
 from runs.states import FinalState, Trigger
-from scheduler_project.sdk.ids import milliseconds, run_id
+from scheduler_project.sdk.ids import MILLISECOND, milliseconds, run_id, whole_milliseconds
 
 logger = logging.getLogger(__name__)
 
-MILLISECOND = timedelta(milliseconds=1)
 # A job that fires every second and was due all through the grace has no more times than this in one visit.
 MOST_TIMES_IN_A_VISIT = 4000
 HASHED = re.compile(r"(?<![A-Za-z])[Hh](?![A-Za-z])")
@@ -273,7 +272,6 @@ WRITTEN: dict[str, Callable[[Any], str]] = {
 
 
 def _born(visits: Iterable[Visit], taken: Collection[UUID], now: datetime) -> Iterable[NewRun]:
-    bound = int(settings.STARVATION_BOUND_SECONDS)
     for found in visits:
         job = found.job
         trigger = Trigger.CATCH_UP.value if found.catch_up else Trigger.SCHEDULE.value
@@ -288,7 +286,7 @@ def _born(visits: Iterable[Visit], taken: Collection[UUID], now: datetime) -> It
             available_at = now if found.catch_up else planned_at
             yield NewRun(
                 identity, job.tenant_id, job.id, job.version, job.pool_id, trigger, planned_at, job.priority,
-                state, available_at, milliseconds(available_at) - job.priority * bound, job.target_key, job.gated,
+                state, available_at, rank(available_at, job.priority), job.target_key, job.gated,
             )  # fmt: skip
 
 
@@ -367,10 +365,6 @@ def _park(connection: Connection, job: DueJob, note: str, done: Triggered) -> No
         {"job": job.id, "note": _storable(note), "from_at": job.due_at, "to_at": end},
     )
     done.parked += 1
-
-
-def whole_milliseconds(instant: datetime) -> datetime:
-    return instant.replace(microsecond=instant.microsecond // 1000 * 1000)
 
 
 def _storable(note: str) -> str:

@@ -4,11 +4,12 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
+from scheduler_project.sdk.ids import MILLISECOND, whole_milliseconds
+
 from . import cron_times
 from .clocks import SECOND, UTC
 from .patterns import Pattern
 
-MILLISECOND = timedelta(milliseconds=1)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 DOOMSDAY = datetime(9998, 1, 1, tzinfo=UTC)  # zones need room for their offsets before datetime's own end
 
@@ -153,10 +154,6 @@ def in_utc(instant: datetime) -> datetime:
     if instant.utcoffset() is None:
         raise ValueError(f"{instant} has no offset, so it is no instant")
     return instant.astimezone(UTC)
-
-
-def whole_milliseconds(instant: datetime) -> datetime:
-    return instant.replace(microsecond=instant.microsecond // 1000 * 1000)
 
 
 def as_text(instant: datetime) -> str:

@@ -39,6 +39,10 @@ def milliseconds(instant: datetime) -> int:
     return whole
 
 
+def whole_milliseconds(instant: datetime) -> datetime:
+    return instant.replace(microsecond=instant.microsecond // 1000 * 1000)
+
+
 def instant_of(identity: UUID) -> datetime:
     return EPOCH + (identity.int >> 80) * MILLISECOND
 
