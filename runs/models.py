@@ -8,15 +8,16 @@ from django.db.models import Q
 from django.db.models.functions import Now
 
 from runs.states import FinalState, LiveState, Trigger
+from scheduler_project.sdk import outcomes
 
 
 class ErrorClass(models.TextChoices):
-    TRANSIENT = "transient"
-    PERMANENT = "permanent"
-    USER = "user"
-    TIMEOUT = "timeout"
-    WORKER_LOST = "worker_lost"
-    CANCELLED = "cancelled"
+    TRANSIENT = outcomes.TRANSIENT
+    PERMANENT = outcomes.PERMANENT
+    USER = outcomes.USER
+    TIMEOUT = outcomes.TIMEOUT
+    WORKER_LOST = outcomes.WORKER_LOST
+    CANCELLED = outcomes.CANCELLED
 
 
 class Ending(models.Model):
