@@ -42,7 +42,6 @@ from jobs.models import (
     Role,
     Tenant,
 )
-from jobs.newest_first import NewestFirst
 from jobs.schedules import upcoming
 from jobs.staff import (
     BAD,
@@ -50,9 +49,9 @@ from jobs.staff import (
     QUIET,
     WARNING,
     LookOnly,
+    OfOwnTenants,
     OwnRelated,
     Searched,
-    TenantAdmin,
     button,
     fixed_width,
     found_or_missing,
@@ -66,15 +65,16 @@ from jobs.staff import (
     telling,
     together,
 )
+from jobs.uncounted_pages import Uncounted
 
 FIRINGS_SHOWN = 5
 
 
-class JobAdmin(TenantAdmin):
+class JobAdmin(OfOwnTenants):
     """What runs know of a job is added in runs/admin.py: jobs never calls up."""
 
     form = JobForm
-    paginator = NewestFirst
+    paginator = Uncounted
     list_display: Any = ("shown_name", "tenant", "shown_status", "schedule", "next_run", "pool", "priority")
     list_filter = (
         ("status", ChoicesDropdownFilter),
@@ -287,7 +287,7 @@ class JobAdmin(TenantAdmin):
 
 class JobVersionAdmin(LookOnly):
     tenant_path = "job__tenant"
-    paginator = NewestFirst
+    paginator = Uncounted
     list_display = ("job", "version", "shown_schedule", "target_key", "overlap", "created", "created_by")
     list_filter = (("job", OwnRelated),)
     list_select_related = ("job",)
@@ -327,7 +327,7 @@ class JobVersionAdmin(LookOnly):
 
 class JobClockAdmin(LookOnly):
     tenant_path = "job__tenant"
-    paginator = NewestFirst
+    paginator = Uncounted
     list_display = ("job", "next_run", "slice")
     list_filter = (("job", OwnRelated),)
     list_select_related = ("job",)
@@ -343,7 +343,7 @@ class JobClockAdmin(LookOnly):
         return moment(clock.next_run_at)
 
 
-class KeptByOperators(TenantAdmin):
+class KeptByOperators(OfOwnTenants):
     """Tenants and pools: members look at their own, operators of the platform change them."""
 
     formfield_overrides = {ArrayField: {"widget": UnfoldAdminTextInputWidget}}
@@ -447,7 +447,7 @@ class PoolAdmin(KeptByOperators):
         return go_to(request, page_of(pool))
 
 
-class ApiKeyAdmin(TenantAdmin):
+class ApiKeyAdmin(OfOwnTenants):
     list_display = ("name", "tenant", "shown_prefix", "role", "shown_state", "expires", "last_used")
     list_filter = (("tenant", OwnRelated), ("role", ChoicesDropdownFilter))
     search_fields = ("name", "prefix")
@@ -576,7 +576,7 @@ class DeclarationAdmin(LookOnly):
 class AuditOfTenants(LookOnly, AuditEntryAdmin):
     """The trail as members see it: entries of their tenants."""
 
-    paginator = NewestFirst
+    paginator = Uncounted
     list_display = ("when", "tenant", "shown_actor", "action", "about", "changed", "reason")
 
     def visible(self, rows: QuerySet[Any], request: HttpRequest) -> QuerySet[Any]:

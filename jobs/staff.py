@@ -88,7 +88,7 @@ class Searched(Admin):
         return super().get_search_results(request, queryset, search_term)
 
 
-class TenantAdmin(Searched):
+class OfOwnTenants(Searched):
     """Rows of one's own tenants. `tenant_path` leads from a row to its tenant; `needed` is the role that changes it."""
 
     tenant_path = "tenant"
@@ -150,7 +150,7 @@ class TenantAdmin(Searched):
         return None
 
 
-class LookOnly(TenantAdmin):
+class LookOnly(OfOwnTenants):
     """What only the platform writes."""
 
     needed = None

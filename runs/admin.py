@@ -14,7 +14,6 @@ from auditlog.models import AuditEntry
 from auditlog.redaction import redact
 from jobs.display import NOTHING, moment
 from jobs.models import Job, JobVersion
-from jobs.newest_first import NewestFirst
 from jobs.staff import (
     BAD,
     BUSY,
@@ -36,6 +35,7 @@ from jobs.staff import (
     telling,
     together,
 )
+from jobs.uncounted_pages import Uncounted
 from runs import services
 from runs.job_admin import JobWithRuns
 from runs.models import Attempt, JobGate, Lane, LiveRun, MissedSpan, NodeState, Run, WorkerNode
@@ -61,7 +61,7 @@ ATTEMPT_HEADINGS = ("Attempt", "Outcome", "Started", "Took", "Worker", "Error", 
 
 
 class RunAdmin(LookOnly):
-    paginator = NewestFirst
+    paginator = Uncounted
     list_display = (
         "planned",
         "shown_state",
@@ -253,7 +253,7 @@ class RunAdmin(LookOnly):
 
 
 class LiveRunAdmin(LookOnly):
-    paginator = NewestFirst
+    paginator = Uncounted
     list_display = (
         "planned",
         "shown_state",
@@ -320,7 +320,7 @@ class LiveRunAdmin(LookOnly):
 
 
 class AttemptAdmin(LookOnly):
-    paginator = NewestFirst
+    paginator = Uncounted
     list_display = (
         "started",
         "shown_outcome",
@@ -369,7 +369,7 @@ class AttemptAdmin(LookOnly):
 
 
 class MissedSpanAdmin(LookOnly):
-    paginator = NewestFirst
+    paginator = Uncounted
     list_display = ("from_time", "to_time", "job", "tenant", "reason", "policy", "count")
     list_filter = (("tenant", OwnRelated), ("job", OwnRelated))
     list_select_related = ("job", "tenant")
@@ -387,7 +387,7 @@ class MissedSpanAdmin(LookOnly):
 
 class JobGateAdmin(LookOnly):
     tenant_path = "job__tenant"
-    paginator = NewestFirst
+    paginator = Uncounted
     list_display = ("job", "max_running")
     list_select_related = ("job",)
     ordering = ("pk",)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-FED_AFTER = 0.0
+FEED_AFTER_OF_FED = 0.0
 # Rescue takes a run back a minute after its time limit; by then the guard must be through with it.
 LONGEST_GRACE = 30.0
 # What each time may be. A body that has to end itself, because the guard does not end it, needs a margin of a second.
@@ -146,7 +146,7 @@ class Beatkeeper:
             margin=margin,
             grace=_seconds("GRACE_SECONDS", None, 5.0),
             drain=_seconds("DRAIN_SECONDS", None, 20.0),
-            feed_after=FED_AFTER if fed else _seconds("FEED_AFTER_SECONDS", None, 1.0),
+            feed_after=FEED_AFTER_OF_FED if fed else _seconds("FEED_AFTER_SECONDS", None, 1.0),
             fed=fed,
             app=app_path,
             declarations=self.declarations(),

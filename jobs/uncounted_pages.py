@@ -10,7 +10,7 @@ else:
     Pages = Paginator
 
 
-class NewestFirst(Pages):
+class Uncounted(Pages):
     """One row more than a page holds says whether there is a next page."""
 
     count = 1_000_000_000  # more than a page: Django then asks for pages, and never for the number
