@@ -216,7 +216,7 @@ class Pass:
 
     def _capacity(self) -> int:
         """Slots that living workers have for us. What a worker knows never changes, so it is read once."""
-        values = {"pool": self.pool.id, "now": self.now, "lease": settings.LEASE_SECONDS}
+        values = {"pool": self.pool.id, "now": self.now}
         nodes: dict[UUID, int] = dict(rows(self.connection, "living_nodes", values))
         if nodes.keys() != self.memory.nodes:
             self.memory.nodes = frozenset(nodes)

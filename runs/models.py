@@ -278,6 +278,8 @@ class WorkerNode(models.Model):
     previous_beat_at = models.DateTimeField(db_default=Now())
     held = ArrayField(models.UUIDField(), default=list)
     held_until = models.DateTimeField(null=True)
+    # As its guard reckons: what the platform believes of a worker must not differ from what the worker does.
+    lease_seconds = models.FloatField(db_default=30.0)
 
     class Meta:
         db_table = "beatkeeper_worker_node"

@@ -55,6 +55,11 @@ class RescueMemory:
     def trusts(self, now: datetime) -> bool:
         return self.trusted_from is not None and now >= self.trusted_from
 
+    def heard(self, node: "Node") -> datetime:
+        """Not before our own outage ended: until then nobody could be heard, however long its lease."""
+        assert self.trusted_from is not None  # noqa: S101 - nobody is lost before there is trust
+        return max(node.last_beat_at, self.trusted_from - lease())
+
     def is_due(self, what: str, seconds: float, now: datetime) -> bool:
         last = self.last_done.get(what)
         if last is not None and now - last < timedelta(seconds=seconds):
@@ -78,6 +83,11 @@ class Node(NamedTuple):
     name: str
     last_beat_at: datetime
     held_until: datetime | None
+    lease_seconds: float
+
+    @property
+    def lease(self) -> timedelta:
+        return timedelta(seconds=self.lease_seconds)
 
 
 def rescue_once(connection: Connection, memory: RescueMemory, now: datetime) -> Rescued:
@@ -91,7 +101,7 @@ def rescue_once(connection: Connection, memory: RescueMemory, now: datetime) -> 
     memory.begin(now)
     done.promoted = transitions.promote_delayed(connection, now, MOST_AT_ONCE)
     if memory.trusts(now):
-        _lose_nodes(connection, now, done)
+        _lose_nodes(connection, memory, now, done)
         if memory.is_due("claims", CLAIMS_SECONDS, now):
             done.lost_attempts = _lose_claims(connection, now)
     if memory.is_due("blocked", SWEEP_SECONDS, now):
@@ -109,18 +119,17 @@ def longest_gap() -> float:
     return min(LONGEST_GAP_SECONDS, settings.LEASE_SECONDS / 2)
 
 
-def _lose_nodes(connection: Connection, now: datetime, done: Rescued) -> None:
+def _lose_nodes(connection: Connection, memory: RescueMemory, now: datetime, done: Rescued) -> None:
     nodes = [Node(*row) for row in rows(connection, "silent_nodes")]
-    silent_since = now - lease()
-    silent = [node for node in nodes if node.last_beat_at <= silent_since]
+    silent = [node for node in nodes if memory.heard(node) <= now - node.lease]
     if not silent:
         return
     held = _mass_loss(nodes, silent, now)
     fresh = [node.incarnation for node in held if node.held_until is None]
-    values = {"silent_since": silent_since}
+    values = {"now": now}
     if fresh:
         logger.critical("ALARM: %d workers fell silent at once and are held for one more lease", len(fresh))
-        change(connection, "hold_nodes", {**values, "nodes": fresh, "until": now + lease()})
+        change(connection, "hold_nodes", {**values, "nodes": fresh})
         done.held_nodes = len(fresh)
     kept = {node.incarnation for node in held}
     lost = [node.incarnation for node in silent if node.incarnation not in kept]
@@ -139,7 +148,7 @@ def _mass_loss(nodes: Iterable[Node], silent: Sequence[Node], now: datetime) -> 
     held = []
     for pool_id, members in pools.items():
         newest = max(node.last_beat_at for node in members)
-        together = [node for node in members if newest - node.last_beat_at <= lease()]
+        together = [node for node in members if newest - node.last_beat_at <= node.lease]
         if len(together) >= MASS_LOSS and len(together) > MASS_LOSS_SHARE * living[pool_id]:
             held += [node for node in together if node.held_until is None or node.held_until > now]
     return held
@@ -185,7 +194,7 @@ def _look_again(connection: Connection, memory: RescueMemory, now: datetime) -> 
         transitions.CONCURRENCY: lambda jobs: transitions.release_gated(connection, jobs),
         transitions.PAUSED: lambda jobs: transitions.release_unpaused(connection, jobs, MOST_AT_ONCE),
         transitions.UNKNOWN_TARGET: lambda jobs: transitions.release_known(
-            connection, jobs, now, settings.LEASE_SECONDS, MOST_AT_ONCE
+            connection, jobs, now, MOST_AT_ONCE
         ),
     }
     for withdrawn in (transitions.NOT_ALLOWED, transitions.NOT_EXPORTED):

@@ -97,10 +97,8 @@ def release_permitted(connection: Connection, jobs: Sequence[UUID], reason: str,
     return change(connection, "release_permitted", values) if jobs else 0
 
 
-def release_known(
-    connection: Connection, jobs: Sequence[UUID], now: datetime, lease: float, most: int
-) -> int:
-    values = {"jobs": jobs, "now": now, "lease": lease, "most": most}
+def release_known(connection: Connection, jobs: Sequence[UUID], now: datetime, most: int) -> int:
+    values = {"jobs": jobs, "now": now, "most": most}
     return change(connection, "release_known", values) if jobs else 0
 
 

@@ -144,7 +144,7 @@ FROM beatkeeper_pool pool WHERE pool.id = %(pool)s;
 -- Workers of the pool that may claim, and the slots they have for us.
 SELECT node.incarnation, greatest(0, node.slots - node.foreign_busy) FROM beatkeeper_worker_node node
 WHERE node.pool_id = %(pool)s AND node.state = 'active'
-  AND node.last_beat_at > %(now)s - make_interval(secs => %(lease)s);
+  AND node.last_beat_at > %(now)s - make_interval(secs => node.lease_seconds);
 
 -- name: targets_of_nodes
 -- Every target that some of these workers know.
@@ -294,19 +294,20 @@ FROM woken WHERE live.id = woken.id;
 
 -- name: silent_nodes
 -- Living incarnations with the age of their last beat: who may have lost the lease, and how many share its pool.
-SELECT node.incarnation, node.pool_id, node.name, node.last_beat_at, node.held_until FROM beatkeeper_worker_node node
+SELECT node.incarnation, node.pool_id, node.name, node.last_beat_at, node.held_until, node.lease_seconds
+FROM beatkeeper_worker_node node
 WHERE node.state IN ('active', 'draining', 'suspect');
 
 -- name: hold_nodes
 -- Many fell silent at once: they keep their claims for one more lease (R2).
-UPDATE beatkeeper_worker_node SET held_until = %(until)s
-WHERE incarnation = ANY (%(nodes)s::uuid[]) AND last_beat_at <= %(silent_since)s;
+UPDATE beatkeeper_worker_node SET held_until = %(now)s + make_interval(secs => lease_seconds)
+WHERE incarnation = ANY (%(nodes)s::uuid[]) AND last_beat_at <= %(now)s - make_interval(secs => lease_seconds);
 
 -- name: lose_nodes
 -- An incarnation that kept silent for its lease; whoever has beaten since is spared.
 UPDATE beatkeeper_worker_node SET state = 'lost', held_until = NULL
 WHERE incarnation = ANY (%(nodes)s::uuid[]) AND state IN ('active', 'draining', 'suspect')
-  AND last_beat_at <= %(silent_since)s
+  AND last_beat_at <= %(now)s - make_interval(secs => lease_seconds)
 RETURNING incarnation, name, pool_id;
 
 -- name: orphans
@@ -454,7 +455,7 @@ UPDATE beatkeeper_live_run live SET state = 'ready', reason = '' FROM locked WHE
 WITH known AS MATERIALIZED (
     SELECT DISTINCT node.pool_id, target.key
     FROM beatkeeper_worker_node node CROSS JOIN LATERAL unnest(node.known_targets) AS target (key)
-    WHERE node.state = 'active' AND node.last_beat_at > %(now)s - make_interval(secs => %(lease)s)
+    WHERE node.state = 'active' AND node.last_beat_at > %(now)s - make_interval(secs => node.lease_seconds)
 ), locked AS MATERIALIZED (
     SELECT live.id FROM beatkeeper_live_run live
     JOIN known ON known.pool_id = live.pool_id AND known.key = live.target_key
@@ -493,7 +494,7 @@ SELECT id FROM beatkeeper_pool;
 -- queued -> ready, where the workers that knew the target are gone and others live: dispatch will block it.
 WITH nodes AS MATERIALIZED (
     SELECT node.pool_id, node.known_targets FROM beatkeeper_worker_node node
-    WHERE node.state = 'active' AND node.last_beat_at > %(now)s - make_interval(secs => %(lease)s)
+    WHERE node.state = 'active' AND node.last_beat_at > %(now)s - make_interval(secs => node.lease_seconds)
 ), locked AS MATERIALIZED (
     SELECT live.id FROM beatkeeper_live_run live
     WHERE live.state = 'queued' AND live.queued_at < %(now)s - make_interval(secs => %(lease)s)

@@ -49,8 +49,8 @@ class Guard:
         self.runtime = runtime
         self.table = runtime.table
         self.config = runtime.config
-        self.heartbeat = Heartbeat(runtime, open_ledger(self.config.ledger_url, self.config.lease))
-        self.delivery = Delivery(runtime, open_ledger(self.config.ledger_url, self.config.lease))
+        self.heartbeat = Heartbeat(runtime, open_ledger(self.config.ledger_url))
+        self.delivery = Delivery(runtime, open_ledger(self.config.ledger_url))
         self._stopped_since = 0.0
         self._was_full = self._was_draining = False
         self._feed: subprocess.Popen[bytes] | None = None
@@ -270,7 +270,7 @@ class Guard:
             logger.error("Results could not be told; they stay in %s", self.runtime.folder)
             return
         try:
-            open_ledger(self.config.ledger_url, self.config.lease).leave(self.table.incarnation)
+            open_ledger(self.config.ledger_url).leave(self.table.incarnation)
         except Exception as error:
             logger.warning("The ledger does not know that we left: %s", error)
         shutil.rmtree(self.runtime.folder, ignore_errors=True)

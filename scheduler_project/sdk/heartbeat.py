@@ -145,6 +145,7 @@ class Heartbeat(threading.Thread):
                 known_targets=config.known_targets,
                 version=config.version,
                 region=config.region,
+                lease=config.lease,
             )
         )
         self._answered = 0

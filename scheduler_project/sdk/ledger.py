@@ -33,6 +33,8 @@ class WorkerInfo:
     known_targets: Sequence[str]
     version: str = ""
     region: str = ""
+    # Silent for so long, it is lost; the platform goes by what the guard goes by.
+    lease: float = 30.0
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@
 -- A new incarnation; the pool must exist.
 INSERT INTO beatkeeper_worker_node
     (incarnation, name, pool_id, host, pid, slots, known_targets, version, region, state, resources, held,
-     started_at, last_beat_at, previous_beat_at)
+     lease_seconds, started_at, last_beat_at, previous_beat_at)
 SELECT %(incarnation)s, %(name)s, pool.id, %(host)s, %(pid)s, %(slots)s, %(known_targets)s, %(version)s,
-       %(region)s, 'active', '{}', '{}', clock_timestamp(), clock_timestamp(), clock_timestamp()
+       %(region)s, 'active', '{}', '{}', %(lease)s, clock_timestamp(), clock_timestamp(), clock_timestamp()
 FROM beatkeeper_pool pool
 WHERE pool.slug = %(pool)s
 ON CONFLICT (incarnation) DO UPDATE SET last_beat_at = clock_timestamp()
@@ -74,7 +74,7 @@ SELECT known_targets FROM beatkeeper_worker_node WHERE incarnation = %(incarnati
 WITH node AS MATERIALIZED (
     SELECT pool_id FROM beatkeeper_worker_node
     WHERE incarnation = %(worker)s AND state = 'active' AND pool_id = %(pool_id)s
-      AND last_beat_at > clock_timestamp() - make_interval(secs => %(lease)s)
+      AND last_beat_at > clock_timestamp() - make_interval(secs => lease_seconds)
 ), picked AS MATERIALIZED (
     SELECT live.id FROM beatkeeper_live_run live
     WHERE live.state = 'queued' AND live.pool_id = %(pool_id)s AND live.tenant_id = %(tenant_id)s

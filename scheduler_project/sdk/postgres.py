@@ -36,9 +36,8 @@ Connection = psycopg.Connection[dict[str, Any]]
 class PostgresLedger:
     """One connection, opened when first used, and anew after a fork or a failure."""
 
-    def __init__(self, dsn: str, *, lease: float = 30.0, overtime: float = 60.0) -> None:
+    def __init__(self, dsn: str, *, overtime: float = 60.0) -> None:
         self._dsn = dsn
-        self._lease = lease
         # The guard ends a run at its time limit; this much later rescue believes that the guard is gone.
         self._overtime = overtime
         self._lock = threading.RLock()
@@ -102,7 +101,6 @@ class PostgresLedger:
             "pool_id": lane.pool_id,
             "tenant_id": lane.tenant_id,
             "known": list(known),
-            "lease": self._lease,
             "grace": self._overtime,
         }
         with self._connected() as connection:

@@ -76,7 +76,7 @@ class Runtime:
         """This process' own: connections do not survive a fork."""
         with self._lock:
             if self._ledger is None or self._ledger[0] != os.getpid():
-                self._ledger = (os.getpid(), open_ledger(self.config.ledger_url, self.config.lease))
+                self._ledger = (os.getpid(), open_ledger(self.config.ledger_url))
             return self._ledger[1]
 
     def write_answer(self, lanes: Iterable[Lane], work: Iterable[Lane]) -> None:
@@ -127,13 +127,13 @@ def default_spool_folder() -> Path:
     return folder
 
 
-def open_ledger(url: str, lease: float) -> Ledger:
+def open_ledger(url: str) -> Ledger:
     """`postgresql://…`, or `python://module/function?option=value` for a ledger of one's own."""
     parts = urlsplit(url)
     if parts.scheme in POSTGRES_SCHEMES:
         from .postgres import PostgresLedger
 
-        return PostgresLedger(url, lease=lease)
+        return PostgresLedger(url)
     if parts.scheme == "python":
         make = getattr(importlib.import_module(parts.netloc), parts.path.strip("/"))
         return cast(Ledger, make(**dict(parse_qsl(parts.query))))

@@ -182,7 +182,7 @@ def test_a_heartbeat_that_lands_in_time_spares_its_node(first: Session, second: 
     worker = make_worker(job.pool, last_beat_at=silent)
     first.execute("BEGIN")
     first.execute("UPDATE beatkeeper_worker_node SET last_beat_at = clock_timestamp()")
-    values = {"nodes": [worker.incarnation], "silent_since": now() - 30 * SECOND}
+    values = {"nodes": [worker.incarnation], "now": now()}
     with meanwhile(lambda: change(second, "lose_nodes", values)) as losing:
         wait_until_somebody_waits_for(first)
         first.execute("COMMIT")

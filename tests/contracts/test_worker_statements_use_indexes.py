@@ -93,7 +93,8 @@ def test_what_became_of_claims_is_looked_up_by_token(
 def _worker(connection: psycopg.Connection[Row]) -> Row:
     row = connection.execute("SELECT incarnation FROM beatkeeper_worker_node ORDER BY pid LIMIT 1").fetchone()
     assert row is not None
-    return {"worker": row["incarnation"], "pool_id": 1, "lease": 86_400, "grace": 60}
+    connection.execute("UPDATE beatkeeper_worker_node SET lease_seconds = 86400")
+    return {"worker": row["incarnation"], "pool_id": 1, "grace": 60}
 
 
 def _report(running: Row, next_state: str) -> Row:

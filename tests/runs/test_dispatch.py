@@ -285,6 +285,13 @@ def test_a_pool_that_was_removed_is_no_error(session: Session) -> None:
     assert dispatch_pool(session, 0, now()).queued == 0
 
 
+@pytest.mark.parametrize(("lease", "queued"), [(10, 0), (60, 1)])
+def test_a_worker_lives_by_its_own_lease(session: Session, pool: Pool, lease: float, queued: int) -> None:
+    make_worker(pool, last_beat_at=now() - timedelta(seconds=31 if queued else 11), lease_seconds=lease)
+    make_run(make_job(pool=pool))
+    assert dispatch(session, pool).queued == queued
+
+
 def test_what_a_pool_no_longer_exports_is_blocked(session: Session, pool: Pool) -> None:
     make_worker(pool)
     run = make_run(make_job(pool=pool))

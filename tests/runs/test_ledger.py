@@ -52,6 +52,19 @@ def test_claim_gives_back_what_was_withdrawn_meanwhile(
     assert (run.state, run.attempt, run.claim_seq) == (LiveState.READY, 0, 0)
 
 
+def test_a_worker_claims_for_as_long_as_the_lease_it_registered(ledger: PostgresLedger) -> None:
+    job = make_job()
+    make_run(job, LiveState.QUEUED)
+    info = WorkerInfo(uuid4(), "w", job.pool.slug, "host", 1, 1, [TASK], lease=60)
+    ledger.register(info)
+    worker = WorkerNode.objects.get(pk=info.incarnation)
+    assert worker.lease_seconds == 60
+    WorkerNode.objects.update(last_beat_at=now() - timedelta(seconds=61))
+    assert claim_next(ledger, job, worker=worker) is None
+    WorkerNode.objects.update(last_beat_at=now() - timedelta(seconds=31))
+    assert claim_next(ledger, job, worker=worker) is not None
+
+
 def test_claim_takes_only_what_was_handed_over(ledger: PostgresLedger) -> None:
     job = make_job()
     for state in (LiveState.READY, LiveState.DELAYED, LiveState.BLOCKED):

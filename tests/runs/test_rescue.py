@@ -53,6 +53,23 @@ class TestLostWorkers:
         assert (attempt.outcome, attempt.error_class, attempt.number) == ("lost", "worker_lost", 1)
         assert (attempt.worker, attempt.worker_name) == (worker.incarnation, worker.name)
 
+    @pytest.mark.parametrize(("lease", "silent", "lost"), [(60, 31, 0), (60, 61, 1), (10, 11, 1)])
+    def test_the_lease_is_the_workers_own(
+        self, session: Session, lease: float, silent: float, lost: int
+    ) -> None:
+        """Another than the scheduler's: the guard stops its bodies by it, no sooner and no later."""
+        job = make_job()
+        running(job, silent_worker(job.pool, silent, lease_seconds=lease))
+        at = now()
+        done = rescue(session, RescueMemory(trusted_from=at - 61 * SECOND, last_pass=at), at)
+        assert (done.lost_nodes, done.lost_attempts) == (lost, lost)
+
+    def test_after_an_outage_a_long_lease_begins_anew(self, session: Session) -> None:
+        job = make_job()
+        running(job, silent_worker(job.pool, 90, lease_seconds=60))
+        at = now()
+        assert rescue(session, RescueMemory(trusted_from=at, last_pass=at), at).lost_nodes == 0
+
     def test_the_fencing_token_stays_so_that_a_late_report_loses(self, session: Session) -> None:
         job = make_job()
         run = running(job, silent_worker(job.pool), claim_seq=4)
