@@ -130,6 +130,7 @@ def pause_job(job: Job, reason: str = "") -> Job:
         return locked.job
     _require_status(locked.job, PAUSABLE, "paused")
     before = locked.facts()
+    _tell_missed_of_parked(locked)
     locked.set_next(None)
     locked.set_status(JobStatus.PAUSED, reason)
     _record_status(Action.JOB_PAUSED, locked, before, reason)
@@ -143,7 +144,7 @@ def resume_job(job: Job, reason: str = "") -> Job:
     if locked.job.status == JobStatus.ACTIVE:
         return locked.job
     _require_status(locked.job, RESUMABLE, "resumed")
-    before, held_back, since = locked.facts(), locked.job.status, locked.job.status_at
+    before, held_back, since = locked.facts(), locked.job.status, _held_back_since(locked)
     upcoming = locked.first_time(locked.spec.schedule, locked.spec.anchor_at)
     over = upcoming is None and locked.spec.schedule is not None
     locked.set_next(upcoming)
@@ -253,11 +254,18 @@ def _rearm(locked: LockedJob, schedule: Json | None) -> None:
         locked.set_status(JobStatus.ACTIVE)
     if locked.job.status == JobStatus.ACTIVE:
         locked.set_next(upcoming)
+    elif locked.job.status == JobStatus.PAUSED:
+        _tell_missed(locked, _held_back_since(locked), locked.job.status)
 
 
 def _tell_missed_of_parked(locked: LockedJob) -> None:
     if locked.job.status == JobStatus.UNRUNNABLE:
-        _tell_missed(locked, locked.job.status_at, locked.job.status)
+        _tell_missed(locked, _held_back_since(locked), locked.job.status)
+
+
+def _held_back_since(locked: LockedJob) -> datetime:
+    """Times of the present schedule: what an earlier one missed was told when it was replaced."""
+    return max(locked.job.status_at, locked.spec.anchor_at)
 
 
 def _refuse_taken_instant(job: Job, schedule: Json) -> None:

@@ -222,6 +222,32 @@ def test_resuming_goes_on_after_now_and_tells_what_was_missed() -> None:
     assert not Run.objects.filter(job=job).exists()
 
 
+def test_a_pause_of_an_unrunnable_job_tells_what_was_missed_before_it() -> None:
+    job = post_job(schedule=EVERY_MINUTE)
+    since = database_now() - timedelta(minutes=10)
+    Job.objects.filter(pk=job.pk).update(status=JobStatus.UNRUNNABLE, status_at=since)
+    shift_anchor(job, since - timedelta(seconds=30))
+    pause_job(job)
+    span = MissedSpan.objects.get(job=job)
+    assert (span.reason, span.from_at) == ("unrunnable", since + timedelta(seconds=30))
+    resume_job(job)
+    assert MissedSpan.objects.filter(job=job).count() == 1
+
+
+def test_a_schedule_set_during_a_pause_missed_nothing_before_it() -> None:
+    job = post_job(schedule=EVERY_MINUTE)
+    pause_job(job)
+    since = database_now() - timedelta(minutes=10)
+    Job.objects.filter(pk=job.pk).update(status_at=since)
+    shift_anchor(job, since - timedelta(seconds=30))
+    edit_job(job, {"schedule": {"cron": "* * * * * *"}})
+    span = MissedSpan.objects.get(job=job)
+    assert (span.version, span.from_at) == (1, since + timedelta(seconds=30))
+    edited_at = job.versions.get(version=2).anchor_at
+    resume_job(job)
+    assert not MissedSpan.objects.filter(job=job, version=2, from_at__lt=edited_at).exists()
+
+
 def test_a_short_pause_without_a_planned_time_leaves_no_span() -> None:
     job = post_job(schedule=EVERY_MINUTE)
     pause_job(job)
