@@ -1,4 +1,4 @@
-"""The database's clock is the only clock: an API host five minutes fast would refuse valid one-time jobs (R40)."""
+"""The database's clock is the only clock: an API host five minutes fast would refuse valid one-time jobs."""
 
 from datetime import datetime
 

@@ -1,7 +1,7 @@
 """Every change of a job: one transaction each, with its audit entry.
 
 Whatever moves the planned times locks the job's clock first, lets runs trigger what is due by now under the old
-schedule in the same transaction, and only then sets the first time after now of the new one (R11).
+schedule in the same transaction, and only then sets the first time after now of the new one.
 """
 
 from collections.abc import Iterator

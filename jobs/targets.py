@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from jobs.input_checks import Json, expect_object, listed, near, refuse_large, refuse_unknown, refused, shown
 from jobs.models import Pool
 
-# Never to be called by a tenant, whatever a pool exports: they act on the platform itself (R28).
+# Never to be called by a tenant, whatever a pool exports: they act on the platform itself.
 RESERVED_TASKS = ("celery.", "beatkeeper.")
 KINDS = ("celery", "http", "command")
 LATER_KINDS = ("container",)

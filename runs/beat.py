@@ -1,7 +1,7 @@
 """The scheduler, run by the standard `celery beat -S runs.beat:PartitionedScheduler`. Any number may run.
 
 tick() only supervises: triggering, dispatch and rescue are loops with a thread and a lock session each, so a
-blocked broker or a slow pass of one never holds up the others (R17).
+blocked broker or a slow pass of one never holds up the others.
 """
 
 import atexit

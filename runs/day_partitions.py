@@ -1,4 +1,4 @@
-"""The daily partitions of the run and attempt tables: made ahead, watched, no default partition (R5).
+"""The daily partitions of the run and attempt tables: made ahead, watched, no default partition.
 
 A run's id begins with its time, so the partition that takes it is known before it is written, and a time
 without a partition is refused by the database instead of landing where an archive would lose it.

@@ -1,6 +1,6 @@
 """From ready run to permit: which runs of a pool's lanes may be claimed now.
 
-One scheduler decides for all lanes of a pool, so shares and limits have one decider (R7). Runs are marked queued
+One scheduler decides for all lanes of a pool, so shares and limits have one decider. Runs are marked queued
 and that is committed; only then does a permit go out for each, and whether it arrives changes nothing but time.
 """
 
@@ -105,7 +105,7 @@ class PoolMemory:
 
 
 class Gates:
-    """The gates of the jobs in question, locked, and what is occupied behind them (R15)."""
+    """The gates of the jobs in question, locked, and what is occupied behind them."""
 
     def __init__(self, connection: Connection, jobs: Collection[UUID]) -> None:
         wanted = {"jobs": sorted(jobs)}

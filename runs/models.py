@@ -81,7 +81,7 @@ class Run(Ending):
 
 
 class LiveRun(models.Model):
-    """A run without an outcome: one slim row, deleted by the statement that ends it (R3)."""
+    """A run without an outcome: one slim row, deleted by the statement that ends it."""
 
     run = models.OneToOneField(
         Run, models.DO_NOTHING, primary_key=True, db_column="id", db_constraint=False, related_name="live"
@@ -96,14 +96,14 @@ class LiveRun(models.Model):
     planned_at = models.DateTimeField()
     priority = models.PositiveSmallIntegerField()
     available_at = models.DateTimeField()
-    # Milliseconds: available_at less what the priority is worth. It never changes with time (design: rank).
+    # Milliseconds: available_at less what the priority is worth. It never changes with time.
     rank = models.BigIntegerField()
     state = models.CharField(max_length=16, choices=LiveState.choices)
     reason = models.CharField(max_length=40, blank=True, db_default="")
     target_key = models.CharField(max_length=200)
     input = models.JSONField(null=True)
     gated = models.BooleanField(db_default=False)
-    # Counts against the retry policy; claim_seq is the fencing token, which nothing ever lowers (R1).
+    # Counts against the retry policy; claim_seq is the fencing token, which nothing ever lowers.
     attempt = models.PositiveIntegerField(db_default=0)
     losses = models.PositiveSmallIntegerField(db_default=0)
     claim_seq = models.PositiveIntegerField(db_default=0)
@@ -212,7 +212,7 @@ class MissedSpan(models.Model):
 
 
 class JobGate(models.Model):
-    """Of a job with a limit. Dispatch, report and release lock it before they count (R15)."""
+    """Of a job with a limit. Dispatch, report and release lock it before they count."""
 
     job = models.OneToOneField("beatkeeper_jobs.Job", models.CASCADE, primary_key=True, related_name="gate")
     max_running = models.PositiveIntegerField()
@@ -257,7 +257,7 @@ class NodeState(models.TextChoices):
 
 
 class WorkerNode(models.Model):
-    """One incarnation of a worker. The lease is the node's, not the run's (R24)."""
+    """One incarnation of a worker. The lease is the node's, not the run's."""
 
     incarnation = models.UUIDField(primary_key=True, default=uuid.uuid4)
     name = models.CharField(max_length=200)

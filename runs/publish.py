@@ -225,7 +225,7 @@ class Session:
             self._returned.append(Permit(routing_key, lane, priority, tries=1))
 
     def _message(self, permit: Permit) -> amqp.Message:
-        """What a stock Celery worker takes for a task of protocol 2 (facts: a missing key would crash it)."""
+        """What a stock Celery worker takes for a task of protocol 2: a missing key would crash it."""
         identity = str(uuid4())
         headers = {
             "lang": "py",

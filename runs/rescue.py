@@ -1,6 +1,6 @@
 """What nobody else will do: wake what waited, take back what a lost worker held, look again at what is blocked.
 
-One scheduler at a time does it. It may be late; it must never be early (R2): a run is taken from a worker only
+One scheduler at a time does it. It may be late; it must never be early: a run is taken from a worker only
 when the worker cannot be working on it any more, and after an outage of our own everybody gets a lease of grace.
 """
 
@@ -140,7 +140,7 @@ def _lose_nodes(connection: Connection, memory: RescueMemory, now: datetime, don
 
 
 def _mass_loss(nodes: Iterable[Node], silent: Sequence[Node], now: datetime) -> list[Node]:
-    """Those of a pool that fell silent together, as after a network failure; their hold is never renewed (R2)."""
+    """Those of a pool that fell silent together, as after a network failure; their hold is never renewed."""
     living = Counter(node.pool_id for node in nodes)
     pools: defaultdict[int, list[Node]] = defaultdict(list)
     for node in silent:

@@ -1,7 +1,7 @@
 """Pure: which lane of a pool may hand over how many runs.
 
 Counted in slots, not in starts: what a lane runs and what is queued for it takes a slot each, for as long as it
-takes (R25). A lane that frees its slots quickly may have more queued than there are slots, as many as it frees
+takes. A lane that frees its slots quickly may have more queued than there are slots, as many as it frees
 until the next look, so short runs never wait for the dispatcher and long ones never pile up before the workers.
 """
 

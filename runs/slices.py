@@ -1,7 +1,7 @@
 """Who owns which slice of the work: session advisory locks, shared out fairly among the living schedulers.
 
 Locks only divide the work; that a time fires once is the run's key's doing. What matters here is that a
-scheduler that is stopped, hung or cut off loses its slices within seconds (R8): its lock session is the one it
+scheduler that is stopped, hung or cut off loses its slices within seconds: its lock session is the one it
 works on, and PostgreSQL ends a session that is idle, waiting or unreachable for longer than a few seconds.
 """
 

@@ -111,7 +111,7 @@ def trigger_due(
 
 
 def trigger_job(connection: Connection, job_id: UUID, now: datetime) -> Triggered:
-    """What is due of one job by now, in the caller's transaction: an edit calls it under the old schedule (R11).
+    """What is due of one job by now, in the caller's transaction: an edit calls it under the old schedule.
 
     The caller holds the job's clock, and sets the next time under the new schedule afterwards.
     """
@@ -130,7 +130,7 @@ def _settle(connection: Connection, due: dict[UUID, datetime], done: Triggered) 
         job = DueJob(due[row[0]].astimezone(timezone.utc), *row)
         try:
             visits.append(visit(job, done.now, grace))
-        except Exception as error:  # a schedule that raises is parked, whatever it raises (R9)
+        except Exception as error:  # a schedule that raises is parked, whatever it raises
             _park(connection, job, f"The next time cannot be reckoned: {error}", done)
     _write_or_halve(connection, visits, done)
 

@@ -17,7 +17,7 @@ ANALYZE_SECONDS = 600
 
 
 def keep_partitions(connection: Connection, now: datetime) -> None:
-    """Partitions of the hot period and of the days ahead; too few of them is an alarm, not a surprise (R5)."""
+    """Partitions of the hot period and of the days ahead; too few of them is an alarm, not a surprise."""
     with connection.transaction(), psycopg.Cursor(connection) as cursor:
         made = day_partitions.ensure(
             cursor, now.date(), settings.HOT_PERIOD_DAYS, settings.PARTITIONS_AHEAD_DAYS
@@ -37,7 +37,7 @@ def forget_nodes(connection: Connection, now: datetime) -> int:
 
 
 def analyze_in_background(dsn: str) -> threading.Thread:
-    """Autovacuum never analyzes a partitioned parent (R29); it takes longer than a lock session may work."""
+    """Autovacuum never analyzes a partitioned parent; it takes longer than a lock session may work."""
     thread = threading.Thread(target=_analyze, args=[dsn], name="beatkeeper-analyze", daemon=True)
     thread.start()
     return thread

@@ -23,7 +23,7 @@ if _database is None:
     raise ImproperlyConfigured(
         "DATABASE_URL is not set: use postgresql://user:password@host:5432/name, or start with `make up`"
     )
-# Works behind a transaction pooler: no server-side cursors, no prepared statements (R32).
+# Works behind a transaction pooler: no server-side cursors, no prepared statements.
 _database["DISABLE_SERVER_SIDE_CURSORS"] = True
 _database["CONN_MAX_AGE"] = env.integer("BEATKEEPER_CONN_MAX_AGE", 60, 0, 86_400)
 _database["CONN_HEALTH_CHECKS"] = True

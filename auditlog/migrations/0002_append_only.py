@@ -1,4 +1,4 @@
-"""The database refuses to change or remove an entry. The transaction id orders entries by commit for sealing (R34)."""
+"""The database refuses to change or remove an entry. The transaction id orders entries by commit for sealing."""
 
 from django.db import migrations
 

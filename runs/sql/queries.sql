@@ -1,4 +1,4 @@
--- The scheduler's statements. Whoever ends a run names its id and a range, or every partition is planned (R31).
+-- The scheduler's statements. Whoever ends a run names its id and a range, or every partition is planned.
 -- One lock order everywhere: JobClock, JobGate by job, LiveRun by id, Lane, WorkerNode.
 
 -- name: session_and_time
@@ -16,7 +16,7 @@ CROSS JOIN LATERAL (
 ) first;
 
 -- name: lock_due_clocks
--- Due clocks, a fair share of each slice; one that somebody is editing waits for the next pass (R29).
+-- Due clocks, a fair share of each slice; one that somebody is editing waits for the next pass.
 SELECT due.job_id, due.next_run_at, due.slice
 FROM unnest(%(slices)s::smallint[]) AS held (slice)
 CROSS JOIN LATERAL (
@@ -105,7 +105,7 @@ UPDATE beatkeeper_job SET status = 'finished', status_note = 'The schedule has n
 WHERE id = ANY (%(jobs)s::uuid[]) AND status = 'active';
 
 -- name: park_job
--- A job that cannot be planned stops here, with the reason and its audit entry; the others go on (R9).
+-- A job that cannot be planned stops here, with the reason and its audit entry; the others go on.
 WITH parked AS (
     UPDATE beatkeeper_job SET status = 'unrunnable', status_note = %(note)s, status_by = 'scheduler',
         status_at = clock_timestamp(), updated_at = clock_timestamp()
@@ -226,7 +226,7 @@ LEFT JOIN beatkeeper_job_gate gate ON gate.job_id = best.job_id
 ORDER BY best.rank;
 
 -- name: lock_gates
--- Before counting; a gate that a report holds is left out, and its job's runs wait for the next pass (R15).
+-- Before counting; a gate that a report holds is left out, and its job's runs wait for the next pass.
 SELECT job_id, max_running FROM beatkeeper_job_gate
 WHERE job_id = ANY (%(jobs)s::uuid[]) ORDER BY job_id FOR UPDATE SKIP LOCKED;
 
@@ -237,7 +237,7 @@ WHERE job_id = ANY (%(jobs)s::uuid[]) AND state IN ('queued', 'running', 'waitin
 GROUP BY job_id;
 
 -- name: mark_queued
--- ready -> queued, committed before any permit is published (R6).
+-- ready -> queued, committed before any permit is published.
 WITH picked AS MATERIALIZED (
     SELECT id FROM beatkeeper_live_run WHERE id = ANY (%(ids)s::uuid[]) AND state = 'ready'
     ORDER BY id FOR UPDATE SKIP LOCKED
@@ -258,7 +258,7 @@ UPDATE beatkeeper_live_run live SET state = 'blocked', reason = picked.reason
 FROM picked WHERE live.id = picked.id;
 
 -- name: cancel_live_runs
--- What nobody has claimed ends now; what runs is asked to stop and ends with its report (R16).
+-- What nobody has claimed ends now; what runs is asked to stop and ends with its report.
 WITH locked AS MATERIALIZED (
     SELECT id, state, attempt, started_at FROM beatkeeper_live_run
     WHERE id = ANY (%(ids)s::uuid[])
@@ -299,7 +299,7 @@ FROM beatkeeper_worker_node node
 WHERE node.state IN ('active', 'draining', 'suspect');
 
 -- name: hold_nodes
--- Many fell silent at once: they keep their claims for one more lease (R2).
+-- Many fell silent at once: they keep their claims for one more lease.
 UPDATE beatkeeper_worker_node SET held_until = %(now)s + make_interval(secs => lease_seconds)
 WHERE incarnation = ANY (%(nodes)s::uuid[]) AND last_beat_at <= %(now)s - make_interval(secs => lease_seconds);
 
@@ -331,7 +331,7 @@ WHERE holder.worker IS NOT NULL AND (node.incarnation IS NULL OR node.state IN (
 LIMIT %(most)s;
 
 -- name: unlisted_claims
--- Claimed before the incarnation's previous beat and not in hand at its last: nobody works on it (R24).
+-- Claimed before the incarnation's previous beat and not in hand at its last: nobody works on it.
 SELECT live.id, live.claim_seq
 FROM beatkeeper_worker_node node
 JOIN beatkeeper_live_run live ON live.state = 'running' AND live.worker = node.incarnation
@@ -353,8 +353,8 @@ JOIN beatkeeper_job_version version ON version.job_id = live.job_id AND version.
 WHERE live.id = ANY (%(ids)s::uuid[]) AND live.state = 'running';
 
 -- name: lose_attempts
--- Ends attempts nobody works on. claim_seq stays, so that a report that comes after all changes nothing (R1);
--- a run that somebody wants cancelled is cancelled (R16).
+-- Ends attempts nobody works on. claim_seq stays, so that a report that comes after all changes nothing;
+-- a run that somebody wants cancelled is cancelled.
 WITH mine AS MATERIALIZED (
     SELECT live.*, new.attempt_id, clock_timestamp() AS lost_at,
            clock_timestamp() + make_interval(secs => new.delay) AS goes_on_at,

@@ -20,7 +20,7 @@ FROM beatkeeper_job_version version JOIN beatkeeper_pool pool ON pool.id = %(poo
 WHERE version.job_id = %(job_id)s AND version.version = %(version)s;
 
 -- name: insert_requested_run
--- A run nobody planned. No row comes back when its id is taken: an error, never ignored (R4).
+-- A run nobody planned. No row comes back when its id is taken: an error, never ignored.
 WITH inserted AS (
     INSERT INTO beatkeeper_run
         (id, tenant_id, job_id, version, pool_id, trigger, planned_at, created_at, priority, input, retry_of,
@@ -39,7 +39,7 @@ FROM inserted
 RETURNING id;
 
 -- name: lock_gate_of_job
--- Whoever counts the places of a job with a limit looks after us, or before us, never in between (R15).
+-- Whoever counts the places of a job with a limit looks after us, or before us, never in between.
 SELECT max_running FROM beatkeeper_job_gate WHERE job_id = %(job_id)s FOR UPDATE;
 
 -- name: lock_live_run

@@ -4,7 +4,7 @@ Nothing of the worker's environment is passed on (it holds passwords), and nothi
 tenant gave (`launch.py`). As root each command runs as nobody in a PID namespace of its own: it sees no other run,
 and whatever it started ends with it. A worker that may not make one, or that is not root, could only run commands
 where they may read each other's environment or the worker's: that is refused, unless
-BEATKEEPER_COMMANDS_AS_WORKER says that all who may create jobs are trusted with them (R28).
+BEATKEEPER_COMMANDS_AS_WORKER says that all who may create jobs are trusted with them.
 """
 
 import codecs

@@ -53,7 +53,7 @@ def is_reachable() -> bool:
 
 
 def lane_queues() -> Findings:
-    """Passively: declaring is the schedulers' alone (R23). Each missing queue costs its channel."""
+    """Passively: declaring is the schedulers' alone. Each missing queue costs its channel."""
     lanes = lanes_with_permits()
     missing, deaf = [], []
     with broker() as link:

@@ -84,7 +84,7 @@ def durability() -> Findings:
 
 
 def pooler() -> Findings:
-    """Schedulers hold session locks, which a transaction pooler gives to everybody at once (R32)."""
+    """Schedulers hold session locks, which a transaction pooler gives to everybody at once."""
     url = settings.DATABASE_DIRECT_URL
     try:
         slices.refuse_transaction_pooler(url)

@@ -133,12 +133,12 @@ JOIN beatkeeper_tenant tenant ON tenant.id = live.tenant_id
 WHERE live.claim_token = %(token)s AND live.worker = %(worker)s AND live.state = 'running';
 
 -- name: lock_gate
--- Before a run of a job with a limit ends: whoever counts next sees it gone (R15).
+-- Before a run of a job with a limit ends: whoever counts next sees it gone.
 SELECT max_running FROM beatkeeper_job_gate WHERE job_id = %(job_id)s FOR UPDATE;
 
 -- name: report
 -- Ends or delays the run, or gives it back, if the claim is still ours; a failure of a run that somebody wants
--- cancelled is a cancellation (R16). The attempt row is how a repeated report is recognised.
+-- cancelled is a cancellation. The attempt row is how a repeated report is recognised.
 WITH mine AS MATERIALIZED (
     SELECT live.*,
            CASE WHEN %(next_state)s <> 'succeeded' AND cancel_requested_at IS NOT NULL THEN 'cancelled'

@@ -63,7 +63,7 @@ class PostgresLedger:
     def heartbeat(self, beat: Beat) -> Answer:
         values = {**vars(beat), "held": list(beat.held)}
         with self._transaction() as connection:
-            # A lost heartbeat costs nothing, so none waits for the disk (R14).
+            # A lost heartbeat costs nothing, so none waits for the disk.
             connection.execute("SET LOCAL synchronous_commit = off")
             row = connection.execute(SQL["heartbeat"], values).fetchone()
             if row is None:

@@ -1,4 +1,4 @@
-"""Changes of jobs and runs against the trigger, the claim, and each other (promises 1 to 4; R4, R11, R16)."""
+"""Changes of jobs and runs against the trigger, the claim, and each other (promises 1 to 4)."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Dispatch, rescue and cancel against claims and reports, each on its own connection (R2, R6, R15, R16)."""
+"""Dispatch, rescue and cancel against claims and reports, each on its own connection."""
 
 from datetime import timedelta
 from typing import Any

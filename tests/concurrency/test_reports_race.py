@@ -1,4 +1,4 @@
-"""Reports against reports, cancels and claims, each on its own connection (promises 3 and 4; R13, R15, R16)."""
+"""Reports against reports, cancels and claims, each on its own connection (promises 3 and 4)."""
 
 from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4

@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import tuple_row
 
-# psycopg would prepare after five executions and PostgreSQL may change to a generic plan after five more (R31).
+# psycopg would prepare after five executions and PostgreSQL may change to a generic plan after five more.
 EXECUTIONS = 12
 
 

@@ -1,4 +1,4 @@
-"""What dispatch and rescue ask on a large database: 10,000 lanes, 200,000 delayed, and no partition (R3, R26, R31)."""
+"""What dispatch and rescue ask on a large database: 10,000 lanes, 200,000 delayed, and no partition."""
 
 from collections.abc import Iterator
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""The trigger's shipped statements on a large database: a batch costs the same whatever is due behind it (R29, R31)."""
+"""The trigger's shipped statements on a large database: a batch costs the same whatever is due behind it."""
 
 from collections.abc import Iterator
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""The worker's shipped statements on a large database: cost does not grow with what they do not touch (R26, R31)."""
+"""The worker's shipped statements on a large database: cost does not grow with what they do not touch."""
 
 from collections.abc import Iterator
 from typing import Any

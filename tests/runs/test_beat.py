@@ -1,4 +1,4 @@
-"""What celery beat does to a scheduler, and what its loops do to themselves (R17)."""
+"""What celery beat does to a scheduler, and what its loops do to themselves."""
 
 import threading
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Partitions are made ahead and watched; a time without one is refused, not misplaced (R5)."""
+"""Partitions are made ahead and watched; a time without one is refused, not misplaced."""
 
 from datetime import datetime, timedelta, timezone
 from typing import Any

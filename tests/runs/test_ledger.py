@@ -166,7 +166,7 @@ def test_a_repeated_report_is_recognised_and_changes_nothing(ledger: PostgresLed
 
 
 def test_late_report_after_a_give_back_changes_nothing(ledger: PostgresLedger) -> None:
-    """R1: the attempt number is the same again, the fencing token is not."""
+    """The attempt number is the same again, the fencing token is not."""
     claim = _claimed(ledger)
     assert ledger.give_back(claim) == "ready"
     LiveRun.objects.update(state=LiveState.QUEUED)
@@ -195,7 +195,7 @@ def test_report_of_a_stranger_changes_nothing(ledger: PostgresLedger) -> None:
 
 
 def test_failure_of_a_run_that_is_to_be_cancelled_is_a_cancellation(ledger: PostgresLedger) -> None:
-    """R16: a cancelled run never comes back through its retry."""
+    """A cancelled run never comes back through its retry."""
     claim = _claimed(ledger)
     LiveRun.objects.update(cancel_requested_at=now(), cancel_reason="wrong input")
     assert ledger.report(claim, failed(), Verdict("delayed", 1.0)) == "cancelled"

@@ -106,7 +106,7 @@ class TestLostWorkers:
 
 
 class TestClaimsNotInHand:
-    """R24: claimed before the previous beat, and not listed in the last."""
+    """Claimed before the previous beat, and not listed in the last."""
 
     def test_a_claim_the_worker_no_longer_lists_is_lost(self, session: Session) -> None:
         job = make_job()
@@ -158,7 +158,7 @@ class TestVerdicts:
 
 
 class TestBrakes:
-    """R2: after an outage of our own, or when many fall silent at once, rescue waits."""
+    """After an outage of our own, or when many fall silent at once, rescue waits."""
 
     def test_a_new_rescuer_takes_nothing_for_one_lease(self, session: Session) -> None:
         job, memory, at = make_job(), RescueMemory(), now()

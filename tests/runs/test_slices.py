@@ -1,4 +1,4 @@
-"""Slices are shared out fairly, and whoever is stopped, hung or cut off loses its own within seconds (R8)."""
+"""Slices are shared out fairly, and whoever is stopped, hung or cut off loses its own within seconds."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

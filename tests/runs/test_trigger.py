@@ -143,7 +143,7 @@ def test_an_id_that_belongs_to_another_job_is_told_as_missed(
 
 
 class TestGaps:
-    """Times older than the grace were missed: one visit settles them all (R10)."""
+    """Times older than the grace were missed: one visit settles them all."""
 
     def test_by_the_policy_skip_the_gap_is_one_span(self, session: Session) -> None:
         anchor = now() - timedelta(hours=3, minutes=30)
@@ -250,7 +250,7 @@ class TestEndOfAJob:
 
 
 class TestPoison:
-    """One job never costs another its time (R9)."""
+    """One job never costs another its time."""
 
     def test_a_schedule_that_raises_parks_its_job_and_no_other(self, session: Session) -> None:
         poison = make_job(spec={"schedule": {"cron": "0 0 * * *", "timezone": "Europe/Atlantis"}})

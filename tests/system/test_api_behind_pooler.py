@@ -1,4 +1,4 @@
-"""The API in production: a real server, many callers, two database connections in a transaction pool (R32)."""
+"""The API in production: a real server, many callers, two database connections in a transaction pool."""
 
 import json
 from collections import Counter

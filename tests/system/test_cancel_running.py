@@ -41,7 +41,7 @@ def test_a_cancelled_task_that_takes_no_hint_is_killed_and_the_next_run_works(pl
 
 
 def test_a_cancelled_run_is_not_tried_again_when_its_worker_dies(platform: Platform, gate: Path) -> None:
-    """Failure and cancel is cancelled, whoever notices the failure (R16)."""
+    """Failure and cancel is cancelled, whoever notices the failure."""
     platform.scheduler()
     worker = platform.worker(slots=1)
     job = platform.run_once(until=str(gate))

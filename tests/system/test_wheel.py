@@ -1,4 +1,4 @@
-"""The wheel holds the SDK alone, and lives beside django-auditlog and somebody's own `jobs` (R35)."""
+"""The wheel holds the SDK alone, and lives beside django-auditlog and somebody's own `jobs`."""
 
 import zipfile
 from pathlib import Path
