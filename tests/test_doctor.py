@@ -296,6 +296,8 @@ def test_a_pool_whose_worker_fell_silent_is_told(settings: Any) -> None:
     )
     told = problems(work.workers)
     assert "1 run waits in the pool gpu, which has no living worker" in told and "BEATKEEPER_POOL=gpu" in told
+    WorkerNode.objects.update(lease_seconds=settings.LEASE_SECONDS + 30)
+    assert problems(work.workers) == ""
 
 
 @needs_database

@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from django.conf import settings
-from django.db.models import Count, Q, QuerySet, Sum
+from django.db.models import Count, DurationField, ExpressionWrapper, F, Q, QuerySet, Sum, Value
 from django.db.models.functions import Now
 
 from jobs.database_clock import database_now
@@ -111,7 +111,7 @@ def workers() -> Findings:
 
 
 def living_workers() -> QuerySet[WorkerNode]:
-    lease = timedelta(seconds=settings.LEASE_SECONDS)
+    lease = ExpressionWrapper(F("lease_seconds") * Value(timedelta(seconds=1)), DurationField())
     return WorkerNode.objects.filter(state=NodeState.ACTIVE, last_beat_at__gt=Now() - lease)
 
 
