@@ -87,7 +87,7 @@ def private_rabbitmq(_rabbitmq_of_this_session: PrivateRabbitMQ) -> PrivateRabbi
 
 @pytest.fixture(scope="session")
 def _postgres_of_this_session() -> Iterator[PrivatePostgres]:
-    with PrivatePostgres(durable=True) as server:
+    with PrivatePostgres() as server:
         yield server
 
 

@@ -19,7 +19,7 @@ from tests.ports import free_port
 
 # Where Debian, Red Hat and Homebrew put the programs that are on nobody's PATH; the newest first.
 SYSTEM_BINARIES = ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/opt/homebrew/opt/postgresql@*/bin")
-QUICK = {"fsync": "off", "max_wal_size": "4GB", "max_connections": "200"}
+ROOMY = {"max_wal_size": "4GB", "max_connections": "200"}
 
 
 def system_binaries() -> Path | None:
@@ -33,12 +33,9 @@ def system_binaries() -> Path | None:
 
 
 class PrivatePostgres:
-    """Listens on a free port of the loopback; `stop` or `kill` and `start` keep the data.
+    """Listens on a free port of the loopback; `stop` or `kill` and `start` keep the data."""
 
-    `durable` leaves fsync on, for tests of what survives; without it the server is faster.
-    """
-
-    def __init__(self, options: Mapping[str, str] | None = None, *, durable: bool = False) -> None:
+    def __init__(self, options: Mapping[str, str] | None = None) -> None:
         self.port = free_port()
         self.folder = Path(mkdtemp(prefix=f"bk-pg-{os.environ.get('BEATKEEPER_TEST_ID', 'x')}-"))
         self.folder.chmod(0o755)
@@ -48,7 +45,7 @@ class PrivatePostgres:
             binaries=system_binaries(),
             options={
                 "listen_addresses": "127.0.0.1",
-                **({} if durable else QUICK),
+                **ROOMY,
                 **(options or {}),
             },
             auth_host="trust",

@@ -28,6 +28,7 @@ from tests.waiting import wait_until
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 PASSWORD = "correct horse"
+ADMIN = "admin in browser"
 LOG = ["settling 3 accounts", "Traceback (most recent call last):", "  no such account: 4711"]
 
 
@@ -64,20 +65,22 @@ class Browser:
 @pytest.fixture
 def site(database_url: str, processes: Processes, tmp_path: Path) -> Iterator[str]:
     port = free_port()
-    env = {"DATABASE_URL": database_url, "LOG_STORE_URL": (tmp_path / "logs").as_uri()}
+    logs = (tmp_path / "logs").as_uri()
+    env = {"DATABASE_URL": database_url, "LOG_STORE_URL": logs, "PGAPPNAME": ADMIN}
     command = ["gunicorn", "scheduler_project.wsgi", "--bind", f"127.0.0.1:{port}", "--threads", "4"]
     process = processes.python(*command, "--no-control-socket", env=env)
     wait_until(lambda: answers(port) or not process.is_alive(), 30, "the admin")
     assert process.is_alive(), process.text()
     yield f"http://127.0.0.1:{port}"
     process.terminate()
-    wait_until(lambda: others_in_database() == 0, 10, "the end of the admin's sessions")
+    wait_until(lambda: not admins_in_database(), 10, "the end of the admin's sessions")
 
 
-def others_in_database() -> int:
+def admins_in_database() -> int:
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = %s",
+            [ADMIN],
         )
         return int(cursor.fetchone()[0])
 
