@@ -131,8 +131,9 @@ class Standalone:
             "DATABASE_URL": database_url,
             "SECRET_KEY": os.environ.get("SECRET_KEY") or secret_key(self.folder),
             "LOG_STORE_URL": os.environ.get("LOG_STORE_URL") or (self.folder / "log_store").as_uri(),
-            # One person's machine: whoever may create jobs here is whoever started it.
-            "BEATKEEPER_COMMANDS_AS_WORKER": os.environ.get("BEATKEEPER_COMMANDS_AS_WORKER") or "1",
+            # One person's machine and database: whoever may create jobs here is whoever started it.
+            "BEATKEEPER_COMMANDS_AS_WORKER": os.environ.get("BEATKEEPER_COMMANDS_AS_WORKER")
+            or ("1" if self.database else "0"),
             "BEATKEEPER_SPOOL_DIR": os.environ.get("BEATKEEPER_SPOOL_DIR") or str(self.folder / "spool"),
             # Files are served from where they are installed; this folder only has to exist.
             "BEATKEEPER_STATIC_ROOT": str(self.folder / "static"),
