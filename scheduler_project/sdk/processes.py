@@ -24,14 +24,19 @@ def boottime() -> float:
 
 def status(pid: int) -> tuple[str, int] | None:
     """State letter and start time in ticks, or None: there is no such process."""
+    fields = _stat(pid)
+    return (fields[0].decode(), int(fields[19])) if fields else None
+
+
+def _stat(pid: int) -> list[bytes]:
+    """The kernel's line about a process from its state letter on; empty: there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
             line = stat.read()
     except OSError:
-        return None
+        return []
     # The command name stands in parentheses and may itself hold spaces and parentheses.
-    fields = line[line.rindex(b")") + 2 :].split()
-    return fields[0].decode(), int(fields[19])
+    return line[line.rindex(b")") + 2 :].split()
 
 
 def started(pid: int) -> int:
@@ -119,7 +124,7 @@ def descendants(pid: int, spared: Collection[int] = ()) -> set[tuple[int, int]]:
     children: dict[int, list[tuple[int, int]]] = {}
     for name in os.listdir("/proc"):
         if name.isdecimal() and int(name) not in spared:
-            parent, start = _parent_and_start(name)
+            parent, start = _parent_and_start(int(name))
             children.setdefault(parent, []).append((int(name), start))
     found: set[tuple[int, int]] = set()
     waiting = [pid]
@@ -130,14 +135,12 @@ def descendants(pid: int, spared: Collection[int] = ()) -> set[tuple[int, int]]:
     return found
 
 
-def _parent_and_start(pid: str) -> tuple[int, int]:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
-            line = stat.read()
-    except OSError:
+def _parent_and_start(pid: int) -> tuple[int, int]:
+    """The dead and the gone have no parent."""
+    fields = _stat(pid)
+    if not fields or fields[0].decode() in DEAD_STATES:
         return 0, 0
-    fields = line[line.rindex(b")") + 2 :].split()
-    return (int(fields[1]), int(fields[19])) if fields[0].decode() not in DEAD_STATES else (0, 0)
+    return int(fields[1]), int(fields[19])
 
 
 def die_with_parent() -> None:
