@@ -5,18 +5,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import sha256
-from typing import Any
 
 from django.db import IntegrityError, transaction
 from django.db.models.functions import Now
 
-from jobs.input_checks import refused
+from jobs.input_checks import Json, refused
 from jobs.models import IdempotentRequest, Tenant
 from jobs.refusals import KeyReused
 
 KEPT = timedelta(days=1)
 FORGOTTEN_AT_ONCE = 20
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True)

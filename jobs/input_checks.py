@@ -81,6 +81,15 @@ def refuse_unknown(given: Mapping[str, object], known: Iterable[str], field: str
         raise InvalidInput(errors)
 
 
+def whole_number(value: object, field: str, minimum: int, maximum: int) -> int:
+    hint = f"a whole number from {minimum} to {maximum}"
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise refused(field, f"{shown(value)} is not a whole number", hint, "wrong_type")
+    if not minimum <= value <= maximum:
+        raise refused(field, f"{shown(value)} is out of range", hint, "out_of_range")
+    return value
+
+
 def near(name: str, known: Iterable[str]) -> str:
     found = get_close_matches(name[:200], list(known), n=3, cutoff=0.6)
     return f"did you mean {' or '.join(found)}?" if found else ""

@@ -4,11 +4,13 @@ from datetime import datetime
 from typing import Any
 
 from django.db import models, transaction
+from django.db.models import QuerySet
 
 from auditlog.actions import Action
 from auditlog.record import record
+from jobs import stops
 from jobs.database_clock import database_now
-from jobs.models import Pool, Tenant
+from jobs.models import Pool, Stop, StopKind, Tenant
 
 Facts = dict[str, Any]
 ACTIONS: dict[type[models.Model], tuple[Action, Action]] = {
@@ -34,23 +36,31 @@ def record_saved(kept: Tenant | Pool, before: Facts | None) -> None:
 
 @transaction.atomic
 def pause_pool(pool: Pool, reason: str = "") -> None:
-    """Nothing more is handed over there; what runs goes on, what is due waits."""
-    _set_paused(pool, database_now(), Action.POOL_PAUSED, reason)
+    """Nothing more is handed over there; what runs goes on, what is due waits. A paused pool stays as it is."""
+    locked = _lock(pool)
+    if not pauses(locked).exists():
+        stop = stops.create_stop(StopKind.PAUSE, {"pool": locked.slug, "note": reason}, tenant=None)
+        record(Action.POOL_PAUSED, locked, after={"stop": stop.pk}, reason=reason)
 
 
 @transaction.atomic
 def resume_pool(pool: Pool, reason: str = "") -> None:
-    _set_paused(pool, None, Action.POOL_RESUMED, reason)
+    """Lifts what pauses just this pool; a pause of everything, or of a tenant, goes on."""
+    locked = _lock(pool)
+    lifted = [stops.lift_stop(stop, reason).pk for stop in pauses(locked)]
+    if lifted:
+        record(Action.POOL_RESUMED, locked, before={"stops": lifted}, reason=reason)
 
 
-def _set_paused(pool: Pool, paused_at: datetime | None, action: Action, reason: str) -> None:
-    locked = Pool.objects.select_for_update(no_key=True).get(pk=pool.pk)
-    if (locked.paused_at is None) == (paused_at is None):
-        return
-    before = facts(locked)
-    locked.paused_at = paused_at
-    locked.save(update_fields=["paused_at"])
-    record(action, locked, before=before, after=facts(locked), reason=reason)
+def pauses(pool: Pool) -> QuerySet[Stop]:
+    """In force, of the pool whoever's jobs are in it."""
+    in_force = stops.in_state(stops.IN_FORCE, database_now())
+    return pool.stops.filter(in_force, kind=StopKind.PAUSE, tenant=None, tag_name="").order_by("pk")
+
+
+def _lock(pool: Pool) -> Pool:
+    """Two who pause it make one pause."""
+    return Pool.objects.select_for_update(no_key=True).get(pk=pool.pk)
 
 
 def _as_json(value: object) -> object:

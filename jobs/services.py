@@ -8,23 +8,30 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
-from uuid import uuid4
+from enum import Enum
+from uuid import UUID, uuid4
 
-from django.db import IntegrityError, transaction
+import psycopg
+from django.db import DatabaseError, IntegrityError, transaction
 
 from auditlog.actions import Action
 from auditlog.context import current_actor
 from auditlog.record import record
 from jobs import signals, specs
 from jobs.database_clock import database_now
-from jobs.models import JOB_SLICES, Job, JobClock, JobStatus, JobVersion, Tenant
-from jobs.refusals import ChangedMeanwhile, DuplicateName, InstantTaken, JobNotRunnable, Missing
-from jobs.schedules import next_after
+from jobs.input_checks import Json, refused
+from jobs.instants import as_text
+from jobs.locked_job import LockedJob, facts, lock
+from jobs.missed import Gap, Missed, answer, end_of_gap, gap_of, held_back_since
+from jobs.models import JOB_SLICES, Calendar, Job, JobClock, JobStatus, JobVersion, Tenant
+from jobs.planned_changes import drop_changes
+from jobs.planned_times import refuse_taken_instant
+from jobs.refusals import ChangedMeanwhile, DuplicateName, JobNotRunnable
+from jobs.schedules import Schedule, next_after
 from jobs.targets import target_key
-from scheduler_project.sdk.ids import MILLISECOND
+from jobs.working_times import working_time
+from scheduler_project.sdk.ids import EPOCH, MILLISECOND
 
-Json = dict[str, Any]
 PAUSABLE = (JobStatus.ACTIVE, JobStatus.UNRUNNABLE)
 RESUMABLE = (JobStatus.PAUSED, JobStatus.UNRUNNABLE)
 VERSIONED = (
@@ -36,43 +43,23 @@ VERSIONED = (
     "retry",
     "max_concurrency",
     "resources",
+    "calendar",
 )
 
 
+class Unchanged(Enum):
+    """Stands for what a request leaves out, where null means something else."""
+
+    UNCHANGED = "unchanged"
+
+
+UNCHANGED = Unchanged.UNCHANGED
+
+
 @dataclass(frozen=True)
-class TakenInstant:
-    """What a listener of `instant_asked` answers: the planned time has its run."""
-
-    run_id: str
-    state: str
-
-
-@dataclass
-class LockedJob:
-    """A job whose clock is ours until the transaction ends, and the instant at which it became so."""
-
+class Resumed:
     job: Job
-    clock: JobClock
-    spec: JobVersion
-    now: datetime
-
-    def facts(self) -> Json:
-        return facts(self.job, self.spec)
-
-    def set_next(self, next_run_at: datetime | None) -> None:
-        if self.clock.next_run_at != next_run_at:
-            self.clock.next_run_at = next_run_at
-            self.clock.save(update_fields=["next_run_at"])
-
-    def set_status(self, status: JobStatus, note: str = "") -> None:
-        self.job.status, self.job.status_note = status, note
-        self.job.status_by, self.job.status_at = current_actor().name, self.now
-        self.job.updated_at = self.now
-        self.job.save(update_fields=["status", "status_note", "status_by", "status_at", "updated_at"])
-
-    def first_time(self, schedule: Json | None, anchor: datetime) -> datetime | None:
-        parsed = specs.read_schedule(schedule, str(self.job.pk))
-        return next_after(parsed, self.now, anchor=anchor)
+    missed: Missed | None = None
 
 
 @transaction.atomic
@@ -81,7 +68,7 @@ def create_job(tenant: Tenant, data: object) -> Job:
     given = specs.read_new(tenant, data, job_id)
     now = database_now()
     version = given.version_values()
-    next_run_at = specs.first_time(version["schedule"], str(job_id), now, now)
+    next_run_at = specs.first_time(version["schedule"], str(job_id), now, now, version["calendar"])
     job = Job(
         id=job_id,
         tenant=tenant,
@@ -92,7 +79,9 @@ def create_job(tenant: Tenant, data: object) -> Job:
         **given.job_values(),
     )
     _insert_once_per_name(job)
-    JobClock.objects.create(job=job, slice=job_id.int % JOB_SLICES, next_run_at=next_run_at)
+    JobClock.objects.create(
+        job=job, slice=job_id.int % JOB_SLICES, next_run_at=next_run_at, priority=job.priority
+    )
     spec = _write_version(job, version, anchor=now)
     record(Action.JOB_CREATED, job, tenant_id=tenant.pk, after=facts(job, spec))
     return job
@@ -114,44 +103,100 @@ def edit_job(job: Job, data: object, *, whole: bool = False, seen: str | None = 
         raise JobNotRunnable("the job is cancelled and cannot be changed", hint="create a new job")
     given = _read_edit(locked, data, whole)
     before = locked.facts()
-    _change_spec(locked, given)
+    dropped = _change_spec(locked, given)
     _change_job(locked.job, given.job_values(), locked.now)
+    locked.keep_priority()
     after = locked.facts()
+    if dropped:
+        after["dropped_changes"] = dropped
     if before != after:
         record(Action.JOB_EDITED, locked.job, tenant_id=locked.job.tenant_id, before=before, after=after)
     return locked.job
 
 
 @transaction.atomic
-def pause_job(job: Job, reason: str = "") -> Job:
-    """A paused job has no planned times. Pausing it again changes nothing."""
+def pause_job(job: Job, reason: str = "", until: datetime | None | Unchanged = UNCHANGED) -> Job:
+    """A paused job has no planned times; with `until` it goes on by itself then.
+
+    Pausing it again changes nothing but until when.
+    """
     locked = lock(job)
-    if locked.job.status == JobStatus.PAUSED:
+    until = _read_until(locked, until)
+    if locked.job.status == JobStatus.PAUSED and locked.job.paused_until == until:
         return locked.job
-    _require_status(locked.job, PAUSABLE, "paused")
     before = locked.facts()
-    _tell_missed_of_parked(locked)
-    locked.set_next(None)
-    locked.set_status(JobStatus.PAUSED, reason)
+    if locked.job.status == JobStatus.PAUSED:
+        locked.job.paused_until, locked.job.updated_at = until, locked.now
+        locked.job.save(update_fields=["paused_until", "updated_at"])
+    else:
+        _require_status(locked.job, PAUSABLE, "paused")
+        _tell_missed_of_parked(locked)
+        locked.set_next(None)
+        locked.set_status(JobStatus.PAUSED, reason, until)
     _record_status(Action.JOB_PAUSED, locked, before, reason)
     return locked.job
 
 
-@transaction.atomic
 def resume_job(job: Job, reason: str = "") -> Job:
-    """Goes on with the first time after now; what was not planned meanwhile is told as one span."""
+    return resume_with(job, reason).job
+
+
+@transaction.atomic
+def resume_with(job: Job, reason: str = "", catch_up: str | None = None) -> Resumed:
+    """Goes on with the first time after now. What was missed is settled by its catch-up policy, or by this one."""
     locked = lock(job)
     if locked.job.status == JobStatus.ACTIVE:
-        return locked.job
+        return Resumed(locked.job)
     _require_status(locked.job, RESUMABLE, "resumed")
-    before, held_back, since = locked.facts(), locked.job.status, _held_back_since(locked)
-    upcoming = locked.first_time(locked.spec.schedule, locked.spec.anchor_at)
-    over = upcoming is None and locked.spec.schedule is not None
-    locked.set_next(upcoming)
-    locked.set_status(JobStatus.FINISHED if over else JobStatus.ACTIVE)
-    _tell_missed(locked, since, held_back)
-    _record_status(Action.JOB_RESUMED, locked, before, reason)
-    return locked.job
+    return _resume(locked, reason, catch_up)
+
+
+def resume_when_due(job_id: UUID) -> Resumed | None:
+    """The pause's own end has come. None: somebody resumed, prolonged or ended it first."""
+    with transaction.atomic():
+        locked = lock(Job(pk=job_id))
+        until = locked.job.paused_until
+        if locked.job.status != JobStatus.PAUSED or until is None or until > locked.now:
+            return None
+        try:
+            with transaction.atomic():
+                return _resume(locked, "the end of its pause has come", None)
+        except (DatabaseError, psycopg.Error):
+            raise
+        except Exception as error:  # a schedule that raises parks its job, whatever it raises
+            _park(locked, f"It cannot be resumed: {error}")
+            return None
+
+
+def _park(locked: LockedJob, note: str) -> None:
+    locked.job.refresh_from_db()
+    locked.clock.refresh_from_db()
+    before = locked.facts()
+    _tell_missed(locked, held_back_since(locked.job, locked.spec), locked.job.status)
+    locked.set_status(JobStatus.UNRUNNABLE, note)
+    _record_status(Action.JOB_UNRUNNABLE, locked, before, note)
+
+
+def _resume(locked: LockedJob, reason: str, catch_up: str | None) -> Resumed:
+    before, held_back, since = locked.facts(), locked.job.status, held_back_since(locked.job, locked.spec)
+    over_at = end_of_gap(locked.job, locked.now)
+    upcoming = next_after(locked.schedule(), max(over_at - MILLISECOND, since), anchor=locked.spec.anchor_at)
+    locked.set_status(JobStatus.ACTIVE)
+    gap = gap_of(locked.spec, since, over_at)
+    missed = _settle(locked, gap, held_back, catch_up) if gap else None
+    locked.plan(upcoming)
+    if locked.clock.next_run_at is None and locked.spec.schedule is not None:
+        locked.set_status(JobStatus.FINISHED)
+    after = {**locked.facts(), **({"missed": missed.as_json()} if missed else {})}
+    record(
+        Action.JOB_RESUMED,
+        locked.job,
+        tenant_id=locked.job.tenant_id,
+        before=before,
+        after=after,
+        reason=reason,
+    )
+    return Resumed(locked.job, missed)
 
 
 @transaction.atomic
@@ -180,43 +225,17 @@ def delete_job(job: Job, reason: str = "") -> None:
     record(Action.JOB_DELETED, locked.job, tenant_id=locked.job.tenant_id, before=before, reason=reason)
 
 
-def lock(job: Job) -> LockedJob:
-    """Takes the clock, then settles what is due by now. Everything read before this call may be stale."""
-    clock = JobClock.objects.select_for_update().filter(job_id=job.pk).first()
-    present = Job.objects.present().select_related("tenant", "pool").filter(pk=job.pk).first()
-    if clock is None or present is None:
-        raise Missing
-    now = database_now()
-    if clock.next_run_at is not None and clock.next_run_at <= now:
-        signals.clock_locked.send(Job, job=present, now=now)
-        clock.refresh_from_db()
-        present.refresh_from_db()
-    return LockedJob(present, clock, present.spec, now)
-
-
 def edition(job: Job) -> str:
     """Another one after each change of the job, also of what no version holds."""
     return f"{job.version} {job.updated_at.isoformat()}"
 
 
-def facts(job: Job, spec: JobVersion) -> Json:
-    """The job as an audit entry shows it."""
-    return {
-        "name": job.name,
-        "description": job.description,
-        "status": job.status,
-        "pool": job.pool.slug,
-        "priority": job.priority,
-        "tags": job.tags,
-        "version": spec.version,
-        "target": spec.target,
-        "schedule": spec.schedule,
-        "timeout_ms": spec.timeout_ms,
-        "overlap": spec.overlap,
-        "catch_up": spec.catch_up,
-        "retry": spec.retry,
-        "max_concurrency": spec.max_concurrency,
-    }
+def _read_until(locked: LockedJob, until: datetime | None | Unchanged) -> datetime | None:
+    if isinstance(until, Unchanged):
+        return locked.job.paused_until if locked.job.status == JobStatus.PAUSED else None
+    if until is not None and until <= locked.now:
+        raise refused("until", f"{as_text(until)} is in the past", f"it is now {as_text(locked.now)}", "past")
+    return until
 
 
 def _read_edit(locked: LockedJob, data: object, whole: bool) -> specs.Given:
@@ -228,70 +247,72 @@ def _read_edit(locked: LockedJob, data: object, whole: bool) -> specs.Given:
     return given
 
 
-def _change_spec(locked: LockedJob, given: specs.Given) -> None:
-    values, anchor = given.version_values(), locked.spec.anchor_at
+def _change_spec(locked: LockedJob, given: specs.Given) -> list[Json]:
+    """Returns the changes of single times that the new schedule has no use for."""
+    values, anchor, dropped = given.version_values(), locked.spec.anchor_at, list[Json]()
     if "schedule" in values and _is_rearmed(locked, values["schedule"]):
         anchor = locked.now
-        _rearm(locked, values["schedule"])
+        working = working_time(values["calendar"])
+        parsed = specs.read_schedule(values["schedule"], str(locked.job.pk), working)
+        dropped = drop_changes(locked, parsed, anchor)
+        _rearm(locked, values["schedule"], values["calendar"])
     present = {name: getattr(locked.spec, name) for name in VERSIONED}
     wanted = {**present, **values}
     if wanted != present or anchor != locked.spec.anchor_at:
         locked.job.version += 1
         locked.spec = _write_version(locked.job, wanted, anchor)
+    return dropped
 
 
 def _is_rearmed(locked: LockedJob, schedule: Json | None) -> bool:
     return schedule != locked.spec.schedule or locked.job.status == JobStatus.FINISHED
 
 
-def _rearm(locked: LockedJob, schedule: Json | None) -> None:
+def _rearm(locked: LockedJob, schedule: Json | None, calendar: Calendar | None) -> None:
     """The new schedule plans from now on; a job that had come to its end goes on."""
     if schedule and "at" in schedule:
-        _refuse_taken_instant(locked.job, schedule)
-    upcoming = specs.first_time(schedule, str(locked.job.pk), locked.now, locked.now)
+        _refuse_taken(locked, specs.read_schedule(schedule, str(locked.job.pk), working_time(calendar)))
+    upcoming = specs.first_time(schedule, str(locked.job.pk), locked.now, locked.now, calendar)
     if locked.job.status in (JobStatus.FINISHED, JobStatus.UNRUNNABLE):
         _tell_missed_of_parked(locked)
         locked.set_status(JobStatus.ACTIVE)
     if locked.job.status == JobStatus.ACTIVE:
-        locked.set_next(upcoming)
+        locked.plan(upcoming)
     elif locked.job.status == JobStatus.PAUSED:
-        _tell_missed(locked, _held_back_since(locked), locked.job.status)
+        _tell_missed(locked, held_back_since(locked.job, locked.spec), locked.job.status)
 
 
 def _tell_missed_of_parked(locked: LockedJob) -> None:
     if locked.job.status == JobStatus.UNRUNNABLE:
-        _tell_missed(locked, _held_back_since(locked), locked.job.status)
+        _tell_missed(locked, held_back_since(locked.job, locked.spec), locked.job.status)
 
 
-def _held_back_since(locked: LockedJob) -> datetime:
-    """Times of the present schedule: what an earlier one missed was told when it was replaced."""
-    return max(locked.job.status_at, locked.spec.anchor_at)
-
-
-def _refuse_taken_instant(job: Job, schedule: Json) -> None:
-    at = specs.read_schedule(schedule, str(job.pk)).at  # type: ignore[attr-defined]
-    for _listener, taken in signals.instant_asked.send(Job, job=job, at=at):
-        if isinstance(taken, TakenInstant):
-            raise InstantTaken(
-                f"{schedule['at']} has its run already: {taken.run_id}, {taken.state}",
-                field="schedule.at",
-                hint="choose another instant, or retry that run",
-                link=f"/api/v1/runs/{taken.run_id}",
-            )
+def _refuse_taken(locked: LockedJob, once: Schedule) -> None:
+    at = next_after(once, EPOCH, anchor=locked.now)
+    if at is not None:
+        refuse_taken_instant(locked.job, at, "schedule.at")
 
 
 def _tell_missed(locked: LockedJob, since: datetime, reason: str) -> None:
-    """Only when a planned time lay in between; a schedule that cannot be read any more may have had some."""
-    try:
-        parsed = specs.read_schedule(locked.spec.schedule, str(locked.job.pk))
-        first = next_after(parsed, since, anchor=locked.spec.anchor_at)
-    except Exception:  # noqa: BLE001 - a parked job is parked because this raises
-        first = since
-    if first is not None and first <= locked.now:
-        until = locked.now + MILLISECOND
+    """Of a schedule that is replaced, or a pause that follows: nobody makes up for them."""
+    gap = gap_of(locked.spec, since, locked.now + MILLISECOND)
+    if gap is not None:
+        _settle(locked, gap, reason, "skip")
+
+
+def _settle(locked: LockedJob, gap: Gap, reason: str, policy: str | None) -> Missed | None:
+    return answer(
         signals.times_missed.send(
-            Job, job=locked.job, spec=locked.spec, from_at=first, to_at=until, reason=reason
+            Job,
+            job=locked.job,
+            spec=locked.spec,
+            from_at=gap.from_at,
+            to_at=gap.to_at,
+            now=locked.now,
+            reason=reason,
+            policy=policy,
         )
+    )
 
 
 def _write_version(job: Job, values: Json, anchor: datetime) -> JobVersion:

@@ -4,10 +4,15 @@ from django.dispatch import Signal
 
 # The clock row is locked and `now` is read: settle what was due by then under the old schedule.  job, now
 clock_locked = Signal()
-# A one-time job asks for this instant: answer with a TakenInstant if it has its run already.  job_id, at
+# Somebody asks for a run at this instant: answer with a TakenInstant if it has its run already.  job, at
 instant_asked = Signal()
-# No planned times stood between the two instants, because of `reason`.  job, spec, from_at, to_at, reason
+# Does this instant lie among times that were told as missed? Answer with the end of these.  job, at
+missed_instant_asked = Signal()
+# No planned times stood in [from_at, to_at), because of `reason`: settle them by the job's catch-up policy, or by
+# `policy`, and answer with a Missed.  job, spec, from_at, to_at, now, reason, policy
 times_missed = Signal()
+# What would become of them? Answer the same, and change nothing.  job, spec, from_at, to_at, now, policy
+times_asked = Signal()
 # A version was written; `spec` is it.  job, spec
 spec_written = Signal()
 # The job goes no further: end what is unfinished of it.  job, now, reason

@@ -6,23 +6,41 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
 
-from django.conf import settings
-
 from jobs import durations, targets
-from jobs.input_checks import Json, expect_object, listed, near, refuse_unknown, refused, shown
-from jobs.models import DEFAULT_PRIORITY, Job, JobVersion, Overlap, Pool, Tenant
+from jobs.catch_up_spec import DEFAULT_CATCH_UP, read_catch_up
+from jobs.input_checks import Json, expect_object, listed, near, refuse_unknown, refused, shown, whole_number
+from jobs.instants import as_text
+from jobs.models import DEFAULT_PRIORITY, Calendar, Job, JobVersion, Overlap, Pool, Tenant
 from jobs.refusals import MOST_ERRORS, FieldError, InvalidInput
-from jobs.schedules import BadSchedule, Once, Schedule, next_after, parse
+from jobs.schedules import (
+    ALWAYS_OPEN,
+    BadSchedule,
+    OnCalendar,
+    Once,
+    Schedule,
+    WorkingTime,
+    calendar_name,
+    in_words,
+    next_after,
+    parse,
+)
+from jobs.working_times import held_calendar, working_time
 from scheduler_project.sdk.retries import DEFAULT_RETRY
 
 SECOND = timedelta(seconds=1)
 DAY = timedelta(days=1)
 DEFAULT_TIMEOUT_MS = 3_600_000
 LONGEST_TIMEOUT = 30 * DAY
-DEFAULT_CATCH_UP: Json = {"policy": "last", "window": 86_400.0}
+LONGEST_TAG_NAME, LONGEST_TAG_VALUE = 60, 200
 BACKOFFS = ("exponential", "linear", "fixed")
-CATCH_UP_POLICIES = ("last", "skip")
-LATER_OVERLAPS = ("buffer_one", "buffer_all", "cancel_other", "terminate_other")
+OVERLAP_IN_WORDS = {
+    Overlap.SKIP: "the new time gets no run",
+    Overlap.BUFFER_ONE: "the new run waits; while one waits, further times get none",
+    Overlap.BUFFER_ALL: "every run waits its turn",
+    Overlap.CANCEL_OTHER: "the earlier run is cancelled, then the new one goes",
+    Overlap.TERMINATE_OTHER: "the earlier run is killed at once, then the new one goes",
+    Overlap.ALLOW_ALL: "they run side by side",
+}
 
 # Of the job itself; a change takes effect at once and leaves version and clock alone.
 JOB_FIELDS = ("name", "description", "pool", "priority", "tags")
@@ -40,9 +58,11 @@ VERSION_FIELDS = (
 FIELDS = (*JOB_FIELDS, *VERSION_FIELDS, "depends_on")
 READ_ONLY = {
     "status": "use POST …/pause, …/resume or …/cancel",
+    "paused_until": "use POST …/pause with `until`",
     **dict.fromkeys(
         (
             "id",
+            "missed_so_far",
             "version",
             "next_run_at",
             "schedule_in_words",
@@ -65,8 +85,10 @@ class Given:
         return {name: self.values[name] for name in JOB_FIELDS if name in self.values}
 
     def version_values(self) -> Json:
+        """A schedule comes with the calendar it names, or with none."""
         names = {"timeout": "timeout_ms"}
-        return {names.get(n, n): self.values[n] for n in VERSION_FIELDS if n in self.values}
+        fields = (*VERSION_FIELDS, "calendar")
+        return {names.get(n, n): self.values[n] for n in fields if n in self.values}
 
 
 def defaults() -> Json:
@@ -75,6 +97,7 @@ def defaults() -> Json:
         "priority": DEFAULT_PRIORITY,
         "tags": {},
         "schedule": None,
+        "calendar": None,
         "timeout": DEFAULT_TIMEOUT_MS,
         "overlap": Overlap.SKIP.value,
         "catch_up": DEFAULT_CATCH_UP,
@@ -105,29 +128,56 @@ def read_changes(job: Job, present: JobVersion, data: object) -> Given:
     return Given(given)
 
 
-def read_schedule(value: object, hash_id: str) -> Schedule:
+def read_schedule(value: object, hash_id: str, calendar: WorkingTime | None = None) -> Schedule:
     try:
-        return parse(value, hash_id=hash_id)
+        return parse(value, hash_id=hash_id, calendar=calendar)
     except BadSchedule as bad:
         raise refused(bad.field, bad.detail, bad.hint) from None
 
 
-def first_time(schedule_json: Json | None, hash_id: str, anchor: datetime, now: datetime) -> datetime | None:
+def read_named(
+    tenant: Tenant, value: object, hash_id: str, find: Callable[[Tenant, str], Calendar] = held_calendar
+) -> tuple[Schedule, Calendar | None]:
+    """With the calendar it names among the tenant's, which stays as it is until the transaction ends."""
+    try:
+        name = calendar_name(value)
+    except BadSchedule as bad:
+        raise refused(bad.field, bad.detail, bad.hint) from None
+    calendar = None if name is None else find(tenant, name)
+    return read_schedule(value, hash_id, working_time(calendar)), calendar
+
+
+def words_of(schedule_json: Json | None, hash_id: str) -> str:
+    """They name the calendar, and do not need what it says."""
+    return in_words(read_schedule(schedule_json, hash_id, ALWAYS_OPEN))
+
+
+def first_time(
+    schedule_json: Json | None,
+    hash_id: str,
+    anchor: datetime,
+    now: datetime,
+    calendar: Calendar | None = None,
+) -> datetime | None:
     """The first planned time after now. A schedule that has none is a mistake of whoever sends it."""
-    schedule = read_schedule(schedule_json, hash_id)
+    schedule = read_schedule(schedule_json, hash_id, working_time(calendar))
     found = next_after(schedule, now, anchor=anchor)
     if found is None and schedule_json is not None:
-        if isinstance(schedule, Once):
-            raise refused(
-                "schedule.at", f"{schedule_json['at']} is in the past", f"it is now {as_text(now)}", "past"
-            )
-        field = "schedule.end" if schedule.end else "schedule"
-        raise refused(field, "the schedule has no time left", f"it is now {as_text(now)}", "past")
+        raise _without_time(schedule, schedule_json, anchor, now)
     return found
 
 
-def as_text(instant: datetime) -> str:
-    return instant.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
+def _without_time(schedule: Schedule, schedule_json: Json, anchor: datetime, now: datetime) -> InvalidInput:
+    plain = schedule.base if isinstance(schedule, OnCalendar) else schedule
+    if isinstance(schedule, OnCalendar) and next_after(plain, now, anchor=anchor) is not None:
+        detail = f"no time of the schedule is open in {schedule.calendar}"
+        hint = "other times, another calendar, or on_closed: next or previous moves them to another day"
+        return refused("schedule.calendar", detail, hint, "never_open")
+    since = f"it is now {as_text(now)}"
+    if isinstance(plain, Once):
+        return refused("schedule.at", f"{schedule_json['at']} is in the past", since, "past")
+    field = "schedule.end" if schedule.end else "schedule"
+    return refused(field, "the schedule has no time left", since, "past")
 
 
 def _read(
@@ -137,8 +187,7 @@ def _read(
     errors = _unknown_fields(given)
     values: Json = {}
     for name in (field for field in FIELDS if field in given):
-        read = _reader(name, tenant, str(job_id))
-        _collect(errors, lambda n=name, r=read: values.__setitem__(n, r(given[n])))  # type: ignore[misc]
+        _collect(errors, lambda n=name: values.update(_read_field(n, given[n], tenant, str(job_id))))  # type: ignore[misc]
     errors += [
         FieldError(name, f"{name} is required", code="required") for name in required if name not in given
     ]
@@ -163,12 +212,13 @@ def _unknown_fields(given: Json) -> list[FieldError]:
     return errors
 
 
-def _reader(name: str, tenant: Tenant, hash_id: str) -> Callable[[Any], Any]:
+def _read_field(name: str, value: object, tenant: Tenant, hash_id: str) -> Json:
     if name == "pool":
-        return lambda value: _read_pool(tenant, value)
+        return {"pool": _read_pool(tenant, value)}
     if name == "schedule":
-        return lambda value: read_schedule(value, hash_id).as_json()
-    return READERS[name]
+        schedule, calendar = read_named(tenant, value, hash_id)
+        return {"schedule": schedule.as_json(), "calendar": calendar}
+    return {name: READERS[name](value)}
 
 
 def _read_name(value: object) -> str:
@@ -201,7 +251,7 @@ def _read_pool(tenant: Tenant, value: object) -> Pool:
 
 
 def _read_priority(value: object) -> int:
-    return _whole_number(value, "priority", 0, 1000)
+    return whole_number(value, "priority", 0, 1000)
 
 
 def _read_tags(value: object) -> Json:
@@ -209,9 +259,9 @@ def _read_tags(value: object) -> Json:
     if len(tags) > 50:
         raise refused("tags", f"{len(tags)} tags are too many", "at most 50")
     for name, text in tags.items():
-        if not 1 <= len(name) <= 60 or ":" in name or not name.isprintable():
+        if not 1 <= len(name) <= LONGEST_TAG_NAME or ":" in name or not name.isprintable():
             raise refused("tags", f"{shown(name)} is not the name of a tag", "1 to 60 characters, no colon")
-        if not isinstance(text, str) or len(text) > 200:
+        if not isinstance(text, str) or len(text) > LONGEST_TAG_VALUE:
             raise refused(
                 f"tags.{name}",
                 f"{shown(text)} is not the value of a tag",
@@ -225,27 +275,11 @@ def _read_timeout(value: object) -> int:
 
 
 def _read_overlap(value: object) -> str:
-    available = listed(Overlap.values, "available are")
-    if value in LATER_OVERLAPS:
-        raise refused("overlap", f"{value} is not available yet", available, "not_available")
     if value not in Overlap.values:
-        raise refused("overlap", f"{shown(value)} is not an overlap policy", available)
+        raise refused(
+            "overlap", f"{shown(value)} is not an overlap policy", f"one of {', '.join(Overlap.values)}"
+        )
     return str(value)
-
-
-def _read_catch_up(value: object) -> Json:
-    given = expect_object(value, "catch_up")
-    refuse_unknown(given, ("policy", "window"), "catch_up")
-    policy = given.get("policy", DEFAULT_CATCH_UP["policy"])
-    if policy not in CATCH_UP_POLICIES:
-        available = listed(CATCH_UP_POLICIES, "available are")
-        raise refused("catch_up.policy", f"{shown(policy)} is not available", available)
-    # A run for an older time would find no partition any more.
-    longest = timedelta(days=settings.HOT_PERIOD_DAYS - 2)
-    window = durations.read(
-        given.get("window", DEFAULT_CATCH_UP["window"]), "catch_up.window", SECOND, longest
-    )
-    return {"policy": policy, "window": window.total_seconds()}
 
 
 def _read_retry(value: object) -> Json:
@@ -266,7 +300,7 @@ def _read_retry(value: object) -> Json:
             "retry.cap", "the longest delay is below the first one, base", "raise cap or lower base"
         )
     return {
-        "max_attempts": _whole_number(merged["max_attempts"], "retry.max_attempts", 1, 100),
+        "max_attempts": whole_number(merged["max_attempts"], "retry.max_attempts", 1, 100),
         "backoff": merged["backoff"],
         "base": base.total_seconds(),
         "cap": cap.total_seconds(),
@@ -274,7 +308,7 @@ def _read_retry(value: object) -> Json:
 
 
 def _read_max_concurrency(value: object) -> int | None:
-    return None if value is None else _whole_number(value, "max_concurrency", 1, 10_000)
+    return None if value is None else whole_number(value, "max_concurrency", 1, 10_000)
 
 
 def _read_resources(value: object) -> Json:
@@ -291,15 +325,6 @@ def _read_depends_on(value: object) -> list[object]:
     return []
 
 
-def _whole_number(value: object, field: str, minimum: int, maximum: int) -> int:
-    hint = f"a whole number from {minimum} to {maximum}"
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise refused(field, f"{shown(value)} is not a whole number", hint, "wrong_type")
-    if not minimum <= value <= maximum:
-        raise refused(field, f"{shown(value)} is out of range", hint, "out_of_range")
-    return value
-
-
 READERS: dict[str, Callable[[Any], Any]] = {
     "name": _read_name,
     "description": _read_description,
@@ -308,7 +333,7 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "target": targets.read_target,
     "timeout": _read_timeout,
     "overlap": _read_overlap,
-    "catch_up": _read_catch_up,
+    "catch_up": read_catch_up,
     "retry": _read_retry,
     "max_concurrency": _read_max_concurrency,
     "resources": _read_resources,

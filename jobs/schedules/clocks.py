@@ -50,6 +50,12 @@ def repeat_ahead(zone: ZoneInfo, instant: datetime) -> datetime | None:
     return reading(zone, _change_between(zone, before, after)) if before < after else None
 
 
+def change_within(zone: ZoneInfo, low: datetime, high: datetime) -> datetime | None:
+    """The first instant after `low` and up to `high` at which the clock is put forward or back, if it is."""
+    same = low.astimezone(zone).utcoffset() == high.astimezone(zone).utcoffset()
+    return None if same else _change_between(zone, low, high)
+
+
 def _instant(zone: ZoneInfo, wall: datetime, fold: int) -> datetime:
     return wall.replace(tzinfo=zone, fold=fold).astimezone(UTC)
 

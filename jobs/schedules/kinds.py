@@ -16,10 +16,14 @@ DOOMSDAY = datetime(9998, 1, 1, tzinfo=UTC)  # zones need room for their offsets
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """When a job is planned to run; planned times before `start` or after `end` do not exist."""
+    """When a job is planned to run; planned times before `start` or after `end` do not exist.
+
+    A run may begin up to `jitter` after its planned time, which stays what it is.
+    """
 
     start: datetime | None = None
     end: datetime | None = None
+    jitter: timedelta = timedelta(0)
 
     def as_json(self) -> dict[str, object] | None:
         raise NotImplementedError
@@ -30,9 +34,10 @@ class Schedule:
     def last_until(self, until: datetime, anchor: datetime) -> datetime | None:
         raise NotImplementedError
 
-    def _bounds_as_json(self) -> dict[str, object]:
+    def _common_as_json(self) -> dict[str, object]:
         bounds = {"start": self.start, "end": self.end}
-        return {name: as_text(bound) for name, bound in bounds.items() if bound is not None}
+        written: dict[str, object] = {name: as_text(b) for name, b in bounds.items() if b is not None}
+        return {**written, "jitter": _seconds(self.jitter)} if self.jitter else written
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +59,7 @@ class Once(Schedule):
     at: datetime
 
     def as_json(self) -> dict[str, object]:
-        return {"at": as_text(self.at)}
+        return {"at": as_text(self.at), **self._common_as_json()}
 
     def first_after(self, after: datetime, anchor: datetime) -> datetime | None:
         return self.at if self.at > after else None
@@ -70,8 +75,7 @@ class Interval(Schedule):
     every: timedelta
 
     def as_json(self) -> dict[str, object]:
-        seconds = self.every.total_seconds()
-        return {"every": int(seconds) if seconds.is_integer() else seconds, **self._bounds_as_json()}
+        return {"every": _seconds(self.every), **self._common_as_json()}
 
     def first_after(self, after: datetime, anchor: datetime) -> datetime | None:
         first = self._first(anchor)
@@ -96,7 +100,7 @@ class Cron(Schedule):
     pattern: Pattern = field(repr=False)
 
     def as_json(self) -> dict[str, object]:
-        return {"cron": self.expression, "timezone": self.zone.key, **self._bounds_as_json()}
+        return {"cron": self.expression, "timezone": self.zone.key, **self._common_as_json()}
 
     def first_after(self, after: datetime, anchor: datetime) -> datetime | None:
         if self.start is not None and after < self.start:
@@ -158,3 +162,8 @@ def in_utc(instant: datetime) -> datetime:
 
 def as_text(instant: datetime) -> str:
     return instant.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
+
+
+def _seconds(length: timedelta) -> int | float:
+    seconds = length.total_seconds()
+    return int(seconds) if seconds.is_integer() else seconds

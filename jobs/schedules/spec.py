@@ -11,20 +11,29 @@ from .bad_schedule import BadSchedule
 from .clocks import UTC
 from .expression import compile_expression
 from .kinds import EPOCH, Cron, Interval, Once, OnDemand, Schedule
+from .on_calendar import EXCLUDE, ON_CLOSED, OnCalendar
+from .working_time import WorkingTime
 
-KEYS = {"cron": {"timezone", "start", "end"}, "every": {"start", "end"}, "at": set[str]()}
-KNOWN_KEYS = ("cron", "timezone", "every", "at", "start", "end")
+KEYS = {
+    "cron": {"timezone", "start", "end", "calendar", "jitter"},
+    "every": {"start", "end", "calendar", "jitter"},
+    "at": {"calendar", "jitter"},
+}
+KNOWN_KEYS = ("cron", "timezone", "every", "at", "start", "end", "calendar", "jitter")
 KINDS_HINT = 'one of {"cron": "*/5 * * * *"}, {"every": "PT30S"}, {"at": "2026-11-18T12:00:00Z"}, or null'
 LONGEST_EVERY = timedelta(days=3650)
 EVERY_HINT = (
     "seconds, or an ISO 8601 duration such as PT30S, PT1H30M or P1D; from 1 second to 10 years (3650 days)"
 )
+LONGEST_JITTER = timedelta(days=1)
+JITTER_HINT = "seconds, or an ISO 8601 duration such as PT5M; up to a day (P1D)"
+CALENDAR_HINT = '{"name": "us-holidays", "on_closed": "exclude"}; on_closed is exclude, next or previous'
 DURATION = re.compile(
     r"P(?:([0-9]{1,9})W)?(?:([0-9]{1,9})D)?"
     r"(?:T(?=[0-9])(?:([0-9]{1,9})H)?(?:([0-9]{1,9})M)?(?:([0-9]{1,9}(?:\.[0-9]{1,9})?)S)?)?"
 )
 INSTANT = re.compile(
-    r"([0-9]{4})-([0-9]{2})-([0-9]{2})[Tt ]([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:\.([0-9]+))?)?"
+    r"([0-9]{4})-([0-9]{2})-([0-9]{2})[Tt ]([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:\.([0-9]{1,40}))?)?"
     r"(?:([Zz])|([+-])([0-9]{2}):([0-9]{2}))?"
 )
 INSTANT_HINT = (
@@ -32,22 +41,75 @@ INSTANT_HINT = (
 )
 
 
-def parse(spec: object, *, hash_id: str) -> Schedule:
-    """The schedule, or BadSchedule. `hash_id` decides what H means in a cron expression."""
+def parse(spec: object, hash_id: str = "", calendar: WorkingTime | None = None) -> Schedule:
+    """The schedule, or BadSchedule. `hash_id` decides what H means in a cron expression.
+
+    `calendar` is the working time of the calendar that the schedule names, if it names one.
+    """
     if spec is None:
         return OnDemand()
     if not isinstance(spec, dict):
-        raise BadSchedule("schedule", f"{_kind(spec)} is not a schedule", KINDS_HINT)
+        raise BadSchedule("schedule", f"{kind_of(spec)} is not a schedule", KINDS_HINT)
     _refuse_unknown_keys(spec)
     given = {key: value for key, value in spec.items() if value is not None}
     kind = _only_kind(given)
     _refuse_keys_of_other_kinds(given, kind)
+    schedule = _plain(kind, given, hash_id)
+    return _on_calendar(schedule, given["calendar"], calendar) if "calendar" in given else schedule
+
+
+def calendar_name(spec: object) -> str | None:
+    """Which calendar a schedule names, if it is one that names any."""
+    named = spec.get("calendar") if isinstance(spec, dict) else None
+    return None if named is None else _calendar_use(named)[0]
+
+
+def _plain(kind: str, given: dict[str, object], hash_id: str) -> Schedule:
+    jitter = _jitter(given.get("jitter", 0))
     if kind == "at":
-        return Once(at=_instant(given["at"], "schedule.at"))
+        return Once(at=_instant(given["at"], "schedule.at"), jitter=jitter)
     start, end = _bounds(given)
     if kind == "every":
-        return Interval(every=_every(given["every"]), start=start, end=end)
-    return _cron(given, hash_id, start, end)
+        return Interval(every=_every(given["every"]), start=start, end=end, jitter=jitter)
+    return _cron(given, hash_id, start, end, jitter)
+
+
+def _on_calendar(schedule: Schedule, value: object, working: WorkingTime | None) -> OnCalendar:
+    name, on_closed = _calendar_use(value)
+    if isinstance(schedule, Interval) and on_closed != EXCLUDE:
+        detail = f"an interval has no time on the clock that {on_closed} could keep"
+        raise BadSchedule("schedule.calendar.on_closed", detail, f"{EXCLUDE}, or a cron schedule")
+    if working is None:
+        # Without it, times would be planned that are closed.
+        raise BadSchedule("schedule.calendar.name", f"the calendar {name} is not at hand", CALENDAR_HINT)
+    return OnCalendar(
+        base=schedule,
+        calendar=name,
+        on_closed=on_closed,
+        working=working,
+        start=schedule.start,
+        end=schedule.end,
+        jitter=schedule.jitter,
+    )
+
+
+def _calendar_use(value: object) -> tuple[str, str]:
+    if not isinstance(value, dict):
+        raise BadSchedule("schedule.calendar", f"{kind_of(value)} does not name a calendar", CALENDAR_HINT)
+    for key in value:
+        if key not in ("name", "on_closed"):
+            raise BadSchedule(
+                f"schedule.calendar.{str(key)[:50]}", f"{str(key)[:50]} is not known", CALENDAR_HINT
+            )
+    name, on_closed = value.get("name"), value.get("on_closed", EXCLUDE)
+    if not isinstance(name, str):
+        raise BadSchedule("schedule.calendar.name", f"{kind_of(name)} is not a name", CALENDAR_HINT)
+    if on_closed not in ON_CLOSED:
+        shown = on_closed[:60] if isinstance(on_closed, str) else kind_of(on_closed)
+        raise BadSchedule(
+            "schedule.calendar.on_closed", f"{shown} is not known", f"one of {', '.join(ON_CLOSED)}"
+        )
+    return name, str(on_closed)
 
 
 def _refuse_unknown_keys(spec: dict[object, object]) -> None:
@@ -76,24 +138,35 @@ def _refuse_keys_of_other_kinds(given: dict[str, object], kind: str) -> None:
             )
 
 
-def _cron(given: dict[str, object], hash_id: str, start: datetime | None, end: datetime | None) -> Cron:
+def _cron(
+    given: dict[str, object],
+    hash_id: str,
+    start: datetime | None,
+    end: datetime | None,
+    jitter: timedelta,
+) -> Cron:
     expression = given["cron"]
     if not isinstance(expression, str):
         raise BadSchedule(
-            "schedule.cron", f"{_kind(expression)} is not a cron expression", "a string: */5 * * * *"
+            "schedule.cron", f"{kind_of(expression)} is not a cron expression", "a string: */5 * * * *"
         )
     pattern = compile_expression(expression, hash_id)
-    zone = _zone(given.get("timezone", "UTC"))
-    return Cron(expression=" ".join(expression.split()), zone=zone, pattern=pattern, start=start, end=end)
+    zone = read_zone(given.get("timezone", "UTC"), "schedule.timezone")
+    return Cron(
+        expression=" ".join(expression.split()),
+        zone=zone,
+        pattern=pattern,
+        start=start,
+        end=end,
+        jitter=jitter,
+    )
 
 
-def _zone(name: object) -> ZoneInfo:
+def read_zone(name: object, where: str) -> ZoneInfo:
     if not isinstance(name, str):
-        raise BadSchedule(
-            "schedule.timezone", f"{_kind(name)} is not a zone name", "a string: America/New_York"
-        )
+        raise BadSchedule(where, f"{kind_of(name)} is not a zone name", "a string: America/New_York")
     if name not in _zone_names():
-        raise BadSchedule("schedule.timezone", f"{name[:60]} is not a known time zone", _near_zones(name))
+        raise BadSchedule(where, f"{name[:60]} is not a known time zone", _near_zones(name))
     return _loaded_zone(name)
 
 
@@ -122,13 +195,8 @@ def _near_zones(name: str) -> str:
 
 
 def _every(value: object) -> timedelta:
-    if isinstance(value, str):
-        every = _duration(value)
-    elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        value = max(min(value, 10**12), -(10**12))  # integers may be longer than repr allows
-        every = _seconds(Decimal(repr(value)), repr(value))
-    else:
-        raise BadSchedule("schedule.every", f"{_kind(value)} is not an interval", EVERY_HINT)
+    value = _of_printable_size(value)
+    every = _length(value, "schedule.every", "an interval", EVERY_HINT, LONGEST_EVERY)
     if every < timedelta(seconds=1):
         raise BadSchedule("schedule.every", f"{value} is shorter than 1 second", EVERY_HINT)
     if every > LONGEST_EVERY:
@@ -136,25 +204,45 @@ def _every(value: object) -> timedelta:
     return every
 
 
-def _duration(text: str) -> timedelta:
-    if re.fullmatch(r"P[0-9]*Y.*|P([0-9]+Y)?[0-9]+M.*", text):
-        hint = "an interval is of fixed length: use days (P30D), or cron for calendar months: 0 0 1 * *"
-        raise BadSchedule("schedule.every", f"{text[:60]} has years or months", hint)
-    match = DURATION.fullmatch(text)
-    if not match or not any(match.groups()):
-        raise BadSchedule("schedule.every", f"{text[:60]!r} is not a duration", EVERY_HINT)
-    weeks, days, hours, minutes, seconds = (Decimal(group or 0) for group in match.groups())
-    return _seconds(((weeks * 7 + days) * 24 + hours) * 3600 + minutes * 60 + seconds, text)
+def _jitter(value: object) -> timedelta:
+    value = _of_printable_size(value)
+    jitter = _length(value, "schedule.jitter", "a length of time", JITTER_HINT, LONGEST_JITTER)
+    if not timedelta(0) <= jitter <= LONGEST_JITTER:
+        raise BadSchedule("schedule.jitter", f"{value} is not from 0 to a day", JITTER_HINT)
+    return jitter
 
 
-def _seconds(seconds: Decimal, written: str) -> timedelta:
+def _of_printable_size(value: object) -> object:
+    """Integers may be longer than repr allows."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return max(min(value, 10**12), -(10**12)) if is_number else value  # type: ignore[call-overload]
+
+
+def _length(value: object, where: str, what: str, hint: str, longest: timedelta) -> timedelta:
+    if isinstance(value, str):
+        seconds = _duration(value, where, hint)
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        seconds = Decimal(repr(value))
+    else:
+        raise BadSchedule(where, f"{kind_of(value)} is not {what}", hint)
     if not seconds.is_finite():
-        raise BadSchedule("schedule.every", f"{written} is not an interval", EVERY_HINT)
+        raise BadSchedule(where, f"{value} is not {what}", hint)
     milliseconds = seconds * 1000
     if milliseconds != milliseconds.to_integral_value():
-        raise BadSchedule("schedule.every", f"{written} has a fraction of a millisecond", EVERY_HINT)
-    too_long = LONGEST_EVERY + timedelta(days=1)
+        raise BadSchedule(where, f"{value} has a fraction of a millisecond", hint)
+    too_long = longest + timedelta(days=1)
     return timedelta(milliseconds=min(int(milliseconds), too_long // timedelta(milliseconds=1)))
+
+
+def _duration(text: str, where: str, hint: str) -> Decimal:
+    if re.fullmatch(r"P[0-9]*Y.*|P([0-9]+Y)?[0-9]+M.*", text):
+        fixed = "an interval is of fixed length: use days (P30D), or cron for calendar months: 0 0 1 * *"
+        raise BadSchedule(where, f"{text[:60]} has years or months", fixed)
+    match = DURATION.fullmatch(text)
+    if not match or not any(match.groups()):
+        raise BadSchedule(where, f"{text[:60]!r} is not a duration", hint)
+    weeks, days, hours, minutes, seconds = (Decimal(group or 0) for group in match.groups())
+    return ((weeks * 7 + days) * 24 + hours) * 3600 + minutes * 60 + seconds
 
 
 def _bounds(given: dict[str, object]) -> tuple[datetime | None, datetime | None]:
@@ -168,7 +256,7 @@ def _bounds(given: dict[str, object]) -> tuple[datetime | None, datetime | None]
 
 def _instant(value: object, where: str) -> datetime:
     if not isinstance(value, str):
-        raise BadSchedule(where, f"{_kind(value)} is not an instant", INSTANT_HINT)
+        raise BadSchedule(where, f"{kind_of(value)} is not an instant", INSTANT_HINT)
     match = INSTANT.fullmatch(value)
     if not match:
         raise BadSchedule(where, f"{value[:60]!r} is not an instant", INSTANT_HINT)
@@ -190,6 +278,6 @@ def _instant(value: object, where: str) -> datetime:
     return instant
 
 
-def _kind(value: object) -> str:
+def kind_of(value: object) -> str:
     names = {bool: "a boolean", dict: "an object", list: "a list", str: "a string", type(None): "null"}
     return names.get(type(value), "a number" if isinstance(value, (int, float)) else type(value).__name__)

@@ -5,16 +5,28 @@ from datetime import datetime, timedelta
 from itertools import pairwise, product
 
 from .kinds import Cron, Interval, Once, Schedule
+from .on_calendar import EXCLUDE, NEXT, PREVIOUS, OnCalendar
 from .patterns import Days, Pattern
 
 MOST_TIMES_LISTED = 4
 MONTHS = "January February March April May June July August September October November December".split()
 WEEK_DAYS = "Sunday Monday Tuesday Wednesday Thursday Friday Saturday".split()
+CLOSED = {
+    EXCLUDE: "not when {} is closed",
+    NEXT: "moved to the next open day when {} is closed",
+    PREVIOUS: "moved to the previous open day when {} is closed",
+}
 UNITS = (("day", 86400), ("hour", 3600), ("minute", 60))
 
 
 def in_words(schedule: Schedule) -> str:
     """As "Every 5 minutes, America/New_York"."""
+    if isinstance(schedule, OnCalendar):
+        return f"{_plain(schedule.base)}, {CLOSED[schedule.on_closed].format(schedule.calendar)}{_jitter(schedule)}"
+    return f"{_plain(schedule)}{_jitter(schedule)}"
+
+
+def _plain(schedule: Schedule) -> str:
     if isinstance(schedule, Once):
         return f"Once, at {_instant(schedule.at)}"
     if isinstance(schedule, Interval):
@@ -22,6 +34,10 @@ def in_words(schedule: Schedule) -> str:
     if isinstance(schedule, Cron):
         return f"{_pattern(schedule.pattern)}, {schedule.zone.key}{_bounds(schedule)}"
     return "On demand"
+
+
+def _jitter(schedule: Schedule) -> str:
+    return f", beginning within {_joined(_parts(schedule.jitter))}" if schedule.jitter else ""
 
 
 def _pattern(pattern: Pattern) -> str:
@@ -128,13 +144,17 @@ def _ordinal(n: int) -> str:
 
 
 def _duration(every: timedelta) -> str:
+    parts = _parts(every)
+    return parts[0].removeprefix("1 ") if len(parts) == 1 else _joined(parts)
+
+
+def _parts(every: timedelta) -> list[str]:
     parts = []
     left = every.total_seconds()
     for unit, size in UNITS:
         count, left = divmod(left, size)
         parts += [_counted(count, unit)] if count else []
-    parts += [_counted(round(left, 3), "second")] if left else []
-    return parts[0].removeprefix("1 ") if len(parts) == 1 else _joined(parts)
+    return parts + ([_counted(round(left, 3), "second")] if left else [])
 
 
 def _counted(count: float, unit: str) -> str:

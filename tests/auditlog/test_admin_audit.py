@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import reverse
 
@@ -14,12 +13,6 @@ from tests.factories import make_pool, make_tenant
 
 pytestmark = pytest.mark.django_db
 LIST = "admin:beatkeeper_auditlog_auditentry_changelist"
-
-
-@pytest.fixture
-def staff(client: Client) -> Client:
-    client.force_login(User.objects.create_superuser("olga", password="x"))
-    return client
 
 
 @pytest.fixture

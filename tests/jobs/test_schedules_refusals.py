@@ -95,7 +95,38 @@ OTHERS: list[tuple[object, str, str]] = [
     ({"cron": 5}, "schedule.cron", "a number is not a cron expression"),
     ({"cron": ["*"]}, "schedule.cron", "a list is not a cron expression"),
     ({"corn": "* * * * *"}, "schedule.corn", "corn is not known"),
-    ({"every": 30, "jitter": 5}, "schedule.jitter", "jitter is not known"),
+    ({"every": 30, "jitters": 5}, "schedule.jitters", "jitters is not known"),
+    ({"every": 30, "jitter": -1}, "schedule.jitter", "-1 is not from 0 to a day"),
+    ({"every": 30, "jitter": 86_400.5}, "schedule.jitter", "86400.5 is not from 0 to a day"),
+    ({"every": 30, "jitter": "P2D"}, "schedule.jitter", "P2D is not from 0 to a day"),
+    ({"every": 30, "jitter": "P1M"}, "schedule.jitter", "P1M has years or months"),
+    ({"every": 30, "jitter": True}, "schedule.jitter", "a boolean is not a length of time"),
+    ({"every": 30, "jitter": 10**5000}, "schedule.jitter", "1000000000000 is not from 0 to a day"),
+    ({"every": 30, "jitter": float("nan")}, "schedule.jitter", "nan is not a length of time"),
+    ({"cron": "0 9 * * *", "jitter": 0.0001}, "schedule.jitter", "0.0001 has a fraction of a millisecond"),
+    ({"every": 30, "calendar": "us"}, "schedule.calendar", "a string does not name a calendar"),
+    ({"every": 30, "calendar": {}}, "schedule.calendar.name", "null is not a name"),
+    ({"every": 30, "calendar": {"name": 1}}, "schedule.calendar.name", "a number is not a name"),
+    (
+        {"every": 30, "calendar": {"name": "us", "closed": 1}},
+        "schedule.calendar.closed",
+        "closed is not known",
+    ),
+    (
+        {"every": 30, "calendar": {"name": "us", "on_closed": "later"}},
+        "schedule.calendar.on_closed",
+        "later is not known",
+    ),
+    (
+        {"every": 30, "calendar": {"name": "us", "on_closed": "next"}},
+        "schedule.calendar.on_closed",
+        "an interval has no time on the clock that next could keep",
+    ),
+    (
+        {"cron": "0 9 * * *", "calendar": {"name": "us"}},
+        "schedule.calendar.name",
+        "the calendar us is not at hand",
+    ),
     ({"every": 30, "timezone": "UTC"}, "schedule.timezone", "timezone has no meaning beside every"),
     (
         {"at": "2026-11-18T12:00:00Z", "end": "2027-01-01T00:00:00Z"},
@@ -234,7 +265,7 @@ json_values = st.recursive(
 @settings(derandomize=True, deadline=None, max_examples=500, database=None)
 @given(
     st.dictionaries(
-        st.sampled_from(["cron", "every", "at", "timezone", "start", "end"]),
+        st.sampled_from(["cron", "every", "at", "timezone", "start", "end", "calendar", "jitter"]),
         json_values | st.sampled_from(["* * * * *", "PT30S", "2026-11-18T12:00:00Z", "UTC", 30]),
         max_size=4,
     )
@@ -244,3 +275,10 @@ def test_any_json_is_read_or_refused_and_never_breaks(spec: dict[str, object]) -
         parse(spec, hash_id="job")
     except BadSchedule as error:
         assert error.field.startswith("schedule")
+
+
+def test_a_refusal_is_short_however_long_an_instant_is() -> None:
+    for offset in ("", "Z"):
+        with pytest.raises(BadSchedule) as refusal:
+            parse({"at": f"2026-13-18T12:00:00.{'1' * 100_000}{offset}"})
+        assert len(str(refusal.value)) < 500

@@ -39,6 +39,14 @@ def test_an_interval_counts_from_its_creation() -> None:
     assert clock(job).slice == job.pk.int % 64
 
 
+def test_the_clock_keeps_the_priority_for_the_order_of_what_is_due_together() -> None:
+    job = post_job(schedule=EVERY_MINUTE, priority=900)
+    assert clock(job).priority == 900
+    before = clock(job).next_run_at
+    edit_job(job, {"priority": 100})
+    assert (clock(job).priority, clock(job).next_run_at) == (100, before)
+
+
 def test_an_edit_of_the_target_writes_a_version_and_leaves_the_clock() -> None:
     job = post_job(schedule=EVERY_MINUTE)
     before, anchor = clock(job).next_run_at, job.spec.anchor_at
@@ -216,10 +224,10 @@ def test_resuming_goes_on_after_now_and_tells_what_was_missed() -> None:
     resumed = resume_job(job)
     upcoming = clock(job).next_run_at
     assert resumed.status == JobStatus.ACTIVE and upcoming is not None and upcoming > database_now()
-    span = MissedSpan.objects.get(job=job)
-    assert (span.reason, span.policy, span.version) == ("paused", "skip", 1)
-    assert span.from_at == since + timedelta(seconds=30) and since < span.to_at <= upcoming
-    assert not Run.objects.filter(job=job).exists()
+    span, run = MissedSpan.objects.get(job=job), Run.objects.get(job=job)
+    assert (span.reason, span.policy, span.version) == ("paused", "last", 1)
+    assert span.from_at == since + timedelta(seconds=30) and span.to_at == run.planned_at
+    assert run.trigger == Trigger.CATCH_UP and run.planned_at == upcoming - timedelta(seconds=60)
 
 
 def test_a_pause_of_an_unrunnable_job_tells_what_was_missed_before_it() -> None:
@@ -262,7 +270,8 @@ def test_a_one_time_job_whose_instant_passed_in_a_pause_is_finished() -> None:
     with at_later(hours=2):
         resumed = resume_job(job)
     assert resumed.status == JobStatus.FINISHED and clock(job).next_run_at is None
-    assert MissedSpan.objects.get(job=job).from_at == at
+    run = Run.objects.get(job=job)
+    assert (run.planned_at, run.trigger) == (at, Trigger.CATCH_UP) and not MissedSpan.objects.exists()
 
 
 @pytest.mark.parametrize("status", [JobStatus.FINISHED, JobStatus.CANCELLED])
@@ -388,7 +397,7 @@ class at_later:  # noqa: N801 - reads as a statement
         self.patch = pytest.MonkeyPatch()
 
     def __enter__(self) -> None:
-        self.patch.setattr("jobs.services.database_now", lambda: database_now() + self.ahead)
+        self.patch.setattr("jobs.locked_job.database_now", lambda: database_now() + self.ahead)
 
     def __exit__(self, *_: object) -> None:
         self.patch.undo()

@@ -1,119 +1,18 @@
-"""What should run and when. Nothing here knows of runs."""
+"""A job, what it executes at each of its versions, and its clock."""
 
 import uuid
 
-from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.indexes import GinIndex
-from django.core.validators import RegexValidator
 from django.db import models
 from django.db.models import F, Q
 from django.db.models.functions import Now
 
+from .access import Pool, Tenant
+from .time import Calendar
+
 # A job's slice never changes, so the number of slices is fixed for the life of an installation.
 JOB_SLICES = 64
 DEFAULT_PRIORITY = 500
-
-slug_validator = RegexValidator(
-    r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$", "Use small letters, digits and inner hyphens, at most 40."
-)
-
-
-class Tenant(models.Model):
-    id = models.AutoField(primary_key=True)
-    slug = models.CharField(max_length=40, unique=True, validators=[slug_validator])
-    name = models.CharField(max_length=100)
-    weight = models.PositiveSmallIntegerField(default=1, help_text="Share of a pool's slots, 1 to 100.")
-    max_running = models.PositiveIntegerField(
-        null=True, blank=True, help_text="Runs queued or running at once, per pool."
-    )
-    rate_limit = models.FloatField(null=True, blank=True, help_text="Runs handed over per second, per pool.")
-    allowed_hosts = ArrayField(
-        models.CharField(max_length=260),
-        default=list,
-        blank=True,
-        help_text="Hosts (or host:port) on private networks that this tenant's HTTP targets may call.",
-    )
-    created_at = models.DateTimeField(db_default=Now(), editable=False)
-
-    class Meta:
-        db_table = "beatkeeper_tenant"
-        constraints = [
-            models.CheckConstraint(
-                condition=Q(weight__gte=1, weight__lte=100), name="tenant_weight_1_to_100"
-            ),
-            models.CheckConstraint(condition=Q(rate_limit__gt=0), name="tenant_rate_limit_positive"),
-        ]
-
-    def __str__(self) -> str:
-        return self.slug
-
-
-class PoolQuerySet(models.QuerySet["Pool"]):
-    def open_to(self, tenant: Tenant) -> "PoolQuerySet":
-        return self.filter(Q(shared=True) | Q(pk__in=tenant.pools.values("pk")))
-
-
-class Pool(models.Model):
-    """A named group of workers. What it exports is all a job may name as its target there."""
-
-    id = models.AutoField(primary_key=True)
-    slug = models.CharField(max_length=40, unique=True, validators=[slug_validator])
-    description = models.CharField(max_length=200, blank=True)
-    exported_tasks = ArrayField(models.CharField(max_length=200), default=list, blank=True)
-    exported_kinds = ArrayField(models.CharField(max_length=20), default=list, blank=True)
-    shared = models.BooleanField(default=False, help_text="Open to every tenant.")
-    tenants = models.ManyToManyField(
-        Tenant, blank=True, db_table="beatkeeper_pool_tenant", related_name="pools"
-    )
-    paused_at = models.DateTimeField(null=True, blank=True)
-    created_at = models.DateTimeField(db_default=Now(), editable=False)
-
-    objects = PoolQuerySet.as_manager()
-
-    class Meta:
-        db_table = "beatkeeper_pool"
-
-    def __str__(self) -> str:
-        return self.slug
-
-
-class Role(models.TextChoices):
-    VIEWER = "viewer"
-    OPERATOR = "operator"
-    ADMIN = "admin"
-
-
-class ApiKey(models.Model):
-    id = models.AutoField(primary_key=True)
-    tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="keys")
-    name = models.CharField(max_length=100)
-    prefix = models.CharField(max_length=16, unique=True, editable=False)
-    digest = models.CharField(max_length=64, editable=False)
-    role = models.CharField(max_length=8, choices=Role.choices, default=Role.ADMIN)
-    created_at = models.DateTimeField(db_default=Now(), editable=False)
-    expires_at = models.DateTimeField(null=True, blank=True)
-    revoked_at = models.DateTimeField(null=True, blank=True)
-    last_used_at = models.DateTimeField(null=True, blank=True, editable=False)
-
-    class Meta:
-        db_table = "beatkeeper_api_key"
-
-    def __str__(self) -> str:
-        return f"{self.name} ({self.prefix}…)"
-
-
-class Membership(models.Model):
-    id = models.AutoField(primary_key=True)
-    user = models.ForeignKey("auth.User", models.CASCADE, related_name="memberships")
-    tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="memberships")
-    role = models.CharField(max_length=8, choices=Role.choices, default=Role.VIEWER)
-
-    class Meta:
-        db_table = "beatkeeper_membership"
-        constraints = [models.UniqueConstraint(fields=["user", "tenant"], name="membership_once_per_tenant")]
-
-    def __str__(self) -> str:
-        return f"{self.user} in {self.tenant}: {self.role}"
 
 
 class JobStatus(models.TextChoices):
@@ -125,7 +24,13 @@ class JobStatus(models.TextChoices):
 
 
 class Overlap(models.TextChoices):
+    """What becomes of a planned time while an earlier scheduled run of the job is unfinished."""
+
     SKIP = "skip"
+    BUFFER_ONE = "buffer_one"
+    BUFFER_ALL = "buffer_all"
+    CANCEL_OTHER = "cancel_other"
+    TERMINATE_OTHER = "terminate_other"
     ALLOW_ALL = "allow_all"
 
 
@@ -147,6 +52,8 @@ class Job(models.Model):
     status_note = models.TextField(blank=True)
     status_by = models.CharField(max_length=200, blank=True)
     status_at = models.DateTimeField(db_default=Now())
+    # A paused job goes on by itself then.
+    paused_until = models.DateTimeField(null=True, blank=True)
     priority = models.PositiveSmallIntegerField(default=DEFAULT_PRIORITY)
     tags = models.JSONField(default=dict, blank=True)
     version = models.PositiveIntegerField(default=1)
@@ -174,6 +81,9 @@ class Job(models.Model):
                 name="job_newest_first_idx",
             ),
             GinIndex(fields=["tags"], opclasses=["jsonb_path_ops"], name="job_tags_idx"),
+            models.Index(
+                fields=["paused_until"], condition=Q(paused_until__isnull=False), name="job_paused_until_idx"
+            ),
         ]
 
     def __str__(self) -> str:
@@ -192,6 +102,7 @@ class JobVersion(models.Model):
     target = models.JSONField()
     target_key = models.CharField(max_length=200)
     schedule = models.JSONField(null=True)
+    calendar = models.ForeignKey(Calendar, models.PROTECT, null=True, related_name="versions", db_index=False)
     timeout_ms = models.BigIntegerField()
     overlap = models.CharField(max_length=16, choices=Overlap.choices, default=Overlap.SKIP)
     catch_up = models.JSONField()
@@ -213,6 +124,14 @@ class JobVersion(models.Model):
                 name="job_version_timeout_1s_to_30d",
             ),
         ]
+        indexes = [
+            # The jobs of a calendar, in the order in which an edit of it goes through them.
+            models.Index(
+                fields=["calendar", "job"],
+                condition=Q(calendar__isnull=False),
+                name="job_version_calendar_idx",
+            )
+        ]
 
     def __str__(self) -> str:
         return f"version {self.version}"
@@ -224,6 +143,8 @@ class JobClock(models.Model):
     job = models.OneToOneField(Job, models.CASCADE, primary_key=True, related_name="clock")
     slice = models.PositiveSmallIntegerField()
     next_run_at = models.DateTimeField(null=True)
+    # The job's: of those due on the same instant, the most urgent are triggered first, however many they are.
+    priority = models.PositiveSmallIntegerField(default=DEFAULT_PRIORITY, db_default=DEFAULT_PRIORITY)
 
     class Meta:
         db_table = "beatkeeper_job_clock"
@@ -232,7 +153,7 @@ class JobClock(models.Model):
         ]
         indexes = [
             models.Index(
-                fields=["slice", "next_run_at"],
+                fields=["slice", "next_run_at", "-priority"],
                 condition=Q(next_run_at__isnull=False),
                 name="job_clock_due_idx",
             )

@@ -1,0 +1,38 @@
+"""What should run and when. Nothing here knows of runs."""
+
+from .access import ApiKey, Membership, Pool, Role, Tenant, slug_validator
+from .job import (
+    DEFAULT_PRIORITY,
+    JOB_SLICES,
+    Declaration,
+    IdempotentRequest,
+    Job,
+    JobClock,
+    JobStatus,
+    JobVersion,
+    Overlap,
+)
+from .time import Calendar, Effect, PlannedChange, Stop, StopKind
+
+__all__ = [
+    "DEFAULT_PRIORITY",
+    "JOB_SLICES",
+    "ApiKey",
+    "Calendar",
+    "Declaration",
+    "Effect",
+    "IdempotentRequest",
+    "Job",
+    "JobClock",
+    "JobStatus",
+    "JobVersion",
+    "Membership",
+    "Overlap",
+    "PlannedChange",
+    "Pool",
+    "Role",
+    "Stop",
+    "StopKind",
+    "Tenant",
+    "slug_validator",
+]
