@@ -1,14 +1,20 @@
-"""How instants, lengths of time and states look in the admin."""
+"""How instants, lengths of time, states and specs look in the admin."""
 
+import json
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from auditlog.redaction import redact
+from jobs import planned_times
+from jobs.durations import as_text
 from jobs.models import Job, JobStatus, JobVersion
-from jobs.schedules import BadSchedule, Schedule, parse
-from jobs.schedules.words import in_words
-from jobs.staff import BAD, BUSY, GOOD, QUIET, WARNING, label
+from jobs.refusals import Refused
+from jobs.schedules import Schedule
+from jobs.specs import words_of
+from jobs.staff import BAD, BUSY, GOOD, QUIET, WARNING, fixed_width, label
 
 STATUS_COLOURS = {
     JobStatus.ACTIVE: GOOD,
@@ -64,11 +70,26 @@ def brief(length: timedelta) -> str:
 def schedule_of(job: Job, spec: JobVersion) -> Schedule | None:
     """None: it cannot be read any more, as the job's status note tells."""
     try:
-        return parse(spec.schedule, hash_id=str(job.pk))
-    except BadSchedule:
+        return planned_times.schedule_of(spec)
+    except Refused:
         return None
 
 
 def schedule_in_words(job: Job, spec: JobVersion) -> str:
-    schedule = schedule_of(job, spec)
-    return in_words(schedule) if schedule else "cannot be read"
+    try:
+        return words_of(spec.schedule, str(job.pk))
+    except Refused:
+        return "cannot be read"
+
+
+def milliseconds_as_text(milliseconds: int) -> str:
+    return as_text(timedelta(milliseconds=milliseconds))
+
+
+def in_line(value: dict[str, Any]) -> str:
+    return ", ".join(f"{name.replace('_', ' ')} {part}" for name, part in value.items())
+
+
+def as_json(value: object) -> SafeString | str:
+    """Secrets are masked."""
+    return NOTHING if value is None else fixed_width(json.dumps(redact(value), indent=2, ensure_ascii=False))

@@ -3,35 +3,29 @@
 import json
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from django import forms
 from django.core.exceptions import ValidationError
 from django.forms.fields import InvalidJSONInput
 from unfold.widgets import (
-    UnfoldAdminIntegerFieldWidget,
-    UnfoldAdminSelectWidget,
     UnfoldAdminTextareaWidget,
     UnfoldAdminTextInputWidget,
 )
 
 from auditlog.redaction import MASK, redact
+from jobs.catch_up_spec import CATCH_UP_ORDERS, CATCH_UP_POLICIES, DEFAULT_CATCH_UP, DEFAULT_MAKING_UP
 from jobs.durations import as_text
-from jobs.input_checks import unstorable
+from jobs.input_checks import Json, unstorable
 from jobs.models import DEFAULT_PRIORITY, Job, JobVersion, Overlap
-from jobs.refusals import FieldError, InvalidInput, Refused
+from jobs.refusals import FieldError, InvalidInput
+from jobs.schedules.on_calendar import EXCLUDE, NEXT, PREVIOUS
+from jobs.service_form import ServiceForm, choice, line, number, refusal
 from jobs.services import create_job, edit_job, edition
-from jobs.specs import BACKOFFS, CATCH_UP_POLICIES, DEFAULT_CATCH_UP, DEFAULT_TIMEOUT_MS
-from jobs.staff import sentence
+from jobs.specs import BACKOFFS, DEFAULT_TIMEOUT_MS, OVERLAP_IN_WORDS
 from scheduler_project.sdk.retries import DEFAULT_RETRY
 
-if TYPE_CHECKING:
-    ModelForm = forms.ModelForm[Job]
-else:
-    ModelForm = forms.ModelForm
-
-Json = dict[str, Any]
 KINDS = [
     ("cron", "Cron expression"),
     ("every", "Fixed interval"),
@@ -46,12 +40,34 @@ PARTS = {
     "priority": ("priority",),
     "tags": ("tags",),
     "target": ("target",),
-    "schedule": ("schedule_kind", "cron", "timezone", "every", "at", "start", "end"),
+    "schedule": (
+        "schedule_kind",
+        "cron",
+        "timezone",
+        "every",
+        "at",
+        "start",
+        "end",
+        "calendar",
+        "on_closed",
+        "jitter",
+    ),
     "timeout": ("timeout",),
     "overlap": ("overlap",),
     "max_concurrency": ("max_concurrency",),
     "retry": ("retry_max_attempts", "retry_backoff", "retry_base", "retry_cap"),
-    "catch_up": ("catch_up_policy", "catch_up_window"),
+    "catch_up": (
+        "catch_up_policy",
+        "catch_up_window",
+        "catch_up_max",
+        "catch_up_per_minute",
+        "catch_up_order",
+    ),
+}
+ON_CLOSED_IN_WORDS = {
+    EXCLUDE: "that time is left out",
+    NEXT: "it is moved to the next open day",
+    PREVIOUS: "it is moved to the previous open day",
 }
 TARGET_HELP = "<br>".join(
     [
@@ -98,24 +114,7 @@ def compact(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def line(help_text: str = "", *, label: str | None = None, placeholder: str = "") -> Any:
-    widget = UnfoldAdminTextInputWidget(attrs={"placeholder": placeholder} if placeholder else None)
-    return forms.CharField(required=False, help_text=help_text, label=label, widget=widget)
-
-
-def number(help_text: str = "", *, label: str | None = None) -> Any:
-    widget = UnfoldAdminIntegerFieldWidget()
-    return forms.IntegerField(required=False, help_text=help_text, label=label, widget=widget)
-
-
-def choice(values: Any, help_text: str = "", *, label: str | None = None) -> Any:
-    pairs = [value if isinstance(value, tuple) else (value, value.replace("_", " ")) for value in values]
-    return forms.ChoiceField(
-        choices=pairs, help_text=help_text, label=label, widget=UnfoldAdminSelectWidget()
-    )
-
-
-class JobForm(ModelForm):
+class JobForm(ServiceForm):
     # Which edition of the job the form was filled from: a stale one would put back what others changed.
     seen = forms.CharField(required=False, widget=forms.HiddenInput())
     name = forms.CharField(strip=False, widget=UnfoldAdminTextInputWidget())
@@ -140,8 +139,17 @@ class JobForm(ModelForm):
     at = line(INSTANT_HELP, placeholder="2026-11-18T12:00:00Z")
     start = line(f"No planned time before. {INSTANT_HELP}", label="Not before")
     end = line(f"No planned time after. {INSTANT_HELP}", label="Not after")
+    calendar = line("Name of one of the tenant's calendars; empty: every day is open.")
+    on_closed = choice(ON_CLOSED_IN_WORDS.items(), label="When it is closed")
+    jitter = line(
+        f"Each run begins so much after its planned time at most; empty: on time. {DURATION_HELP}",
+        label="Flexible window",
+    )
     timeout = line(f"An attempt that takes longer is ended. {DURATION_HELP}")
-    overlap = choice(Overlap.values, "When a time comes while an earlier planned run is unfinished.")
+    overlap = choice(
+        [(policy.value, f"{policy.label.lower()}: {words}") for policy, words in OVERLAP_IN_WORDS.items()],
+        "When a time comes while an earlier planned run is unfinished, also between its tries.",
+    )
     max_concurrency = number("Runs of this job queued or running at once; empty: no limit.")
     retry_max_attempts = number(label="Attempts")
     retry_backoff = choice(BACKOFFS, label="Back-off")
@@ -151,6 +159,9 @@ class JobForm(ModelForm):
         CATCH_UP_POLICIES, "What becomes of times missed in an outage.", label="Missed times"
     )
     catch_up_window = line(f"Older ones are only noted. {DURATION_HELP}", label="At most so old")
+    catch_up_max = number("Runs made for one gap.", label="At most so many")
+    catch_up_per_minute = number("So that what is missed does not crowd out what is due.", label="A minute")
+    catch_up_order = choice(CATCH_UP_ORDERS, label="First the")
 
     class Meta:
         model = Job
@@ -164,20 +175,10 @@ class JobForm(ModelForm):
         kwargs["initial"] = {**initial(job, self.spec), **(kwargs.get("initial") or {})}
         super().__init__(*args, **kwargs)
 
-    def _post_clean(self) -> None:
-        """Asks the service already here, while its refusals can still be shown at the fields."""
-        if self.errors:
-            return
-        try:
-            self.instance = self._ask_service()
-        except InvalidInput as invalid:
-            for error in invalid.errors:
-                self.add_error(*at_field(error, self.fields))
-        except Refused as refused:
-            error = FieldError(refused.field, refused.detail, refused.hint)
-            self.add_error(*at_field(error, self.fields))
+    def field_for(self, error: FieldError) -> tuple[str | None, str]:
+        return at_field(error, self.fields)
 
-    def _ask_service(self) -> Job:
+    def ask_service(self) -> Job:
         if self.spec is None:
             return create_job(self.cleaned_data["tenant"], self._data(PARTS))
         return edit_job(self.instance, self._data(self._changed()), seen=self.cleaned_data["seen"])
@@ -196,7 +197,7 @@ class JobForm(ModelForm):
             parts = {key: given[f"retry_{key}"] for key in ("max_attempts", "backoff", "base", "cap")}
             return {**parts, "base": duration(parts["base"]), "cap": duration(parts["cap"])}
         if name == "catch_up":
-            return {"policy": given["catch_up_policy"], "window": duration(given["catch_up_window"])}
+            return catch_up_of(given)
         if name == "target":
             return unmasked(given["target"], self.spec.target if self.spec else None)
         if name == "tags":
@@ -205,17 +206,13 @@ class JobForm(ModelForm):
             return duration(given["timeout"])
         return given[name].slug if name == "pool" and given[name] else given[name]
 
-    def save(self, commit: bool = True) -> Job:
-        # The service has saved it.
-        self.save_m2m = lambda: None  # type: ignore[method-assign]
-        return self.instance
-
 
 def initial(job: Job | None, spec: JobVersion | None) -> Json:
     """The form's values; of a new job the defaults that the API has too."""
     retry = spec.retry if spec else DEFAULT_RETRY
-    catch_up = spec.catch_up if spec else DEFAULT_CATCH_UP
+    catch_up = {**DEFAULT_MAKING_UP, **(spec.catch_up if spec else DEFAULT_CATCH_UP)}
     schedule: Json = (spec.schedule or {}) if spec else {"cron": ""}
+    calendar = schedule.get("calendar", {})
     kind = next((kind for kind in ("cron", "every", "at") if kind in schedule), "none")
     return {
         "seen": edition(job) if job else "",
@@ -228,6 +225,9 @@ def initial(job: Job | None, spec: JobVersion | None) -> Json:
         "timezone": "UTC",
         **{name: value for name, value in schedule.items() if name != "every"},
         "every": shown_duration(schedule["every"]) if "every" in schedule else "",
+        "calendar": calendar.get("name", ""),
+        "on_closed": calendar.get("on_closed", EXCLUDE),
+        "jitter": shown_duration(schedule["jitter"]) if "jitter" in schedule else "",
         "timeout": shown_duration((spec.timeout_ms if spec else DEFAULT_TIMEOUT_MS) / 1000),
         "overlap": spec.overlap if spec else Overlap.SKIP.value,
         "max_concurrency": spec.max_concurrency if spec else None,
@@ -237,6 +237,7 @@ def initial(job: Job | None, spec: JobVersion | None) -> Json:
         "retry_cap": shown_duration(retry["cap"]),
         "catch_up_policy": catch_up["policy"],
         "catch_up_window": shown_duration(catch_up["window"]),
+        **{f"catch_up_{name}": catch_up[name] for name in DEFAULT_MAKING_UP},
     }
 
 
@@ -245,19 +246,30 @@ def schedule_of(given: Json) -> Json | None:
     kind = given["schedule_kind"]
     if kind == "none":
         return None
+    kept: Json = {"jitter": duration(given["jitter"])} if given["jitter"] else {}
+    if given["calendar"]:
+        kept["calendar"] = {"name": given["calendar"], "on_closed": given["on_closed"]}
     if kind == "at":
-        return {"at": given["at"]}
+        return {"at": given["at"], **kept}
     bounds = {name: given[name] for name in ("start", "end") if given[name]}
     if kind == "every":
-        return {"every": duration(given["every"]), **bounds}
-    return {"cron": given["cron"], "timezone": given["timezone"] or "UTC", **bounds}
+        return {"every": duration(given["every"]), **bounds, **kept}
+    return {"cron": given["cron"], "timezone": given["timezone"] or "UTC", **bounds, **kept}
+
+
+def catch_up_of(given: Json) -> Json:
+    read = {"policy": given["catch_up_policy"], "window": duration(given["catch_up_window"])}
+    if read["policy"] != "all":
+        return read
+    return {**read, **{name: given[f"catch_up_{name}"] for name in DEFAULT_MAKING_UP}}
 
 
 def at_field(error: FieldError, fields: Any) -> tuple[str | None, str]:
     """The form's field for a path of the spec such as `retry.base`, and what to say there."""
-    text = sentence(error.detail) + (f" ({error.hint})" if error.hint else "")
+    text = refusal(error)
     whole, _, part = error.field.partition(".")
-    for name in (f"{whole}_{part}", part, whole, PARTS.get(whole, ("",))[0]):
+    inner, _, innermost = part.partition(".")
+    for name in (f"{whole}_{part}", part, innermost, inner, whole, PARTS.get(whole, ("",))[0]):
         if name in fields and name in PARTS.get(whole, (whole,)):
             return name, text if name != "target" or not part else f"{part}: {text}"
     return None, f"{error.field}: {text}" if error.field else text

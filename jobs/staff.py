@@ -21,7 +21,7 @@ from unfold.forms import BaseDialogForm
 from unfold.views import ChangeList
 from unfold.widgets import UnfoldAdminTextInputWidget
 
-from jobs.models import Membership, Role, Tenant
+from jobs.models import Membership, Pool, Role, Tenant
 from jobs.refusals import Missing, Refused
 from jobs.tenants import may
 
@@ -82,6 +82,18 @@ class Searched(Admin):
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> Any:
         return UncountedList
 
+    def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest) -> bool:
+        """Beside the filters an address asks for equality alone: what a page masks is not guessed letter by letter.
+        Nor who else may use what one sees."""
+        name, _, how = lookup.partition("__")
+        entries = self.get_list_filter(request)
+        filtered = [entry[0] if isinstance(entry, tuple) else entry for entry in entries]
+        if not any(isinstance(own, str) and f"{lookup}__".startswith(f"{own}__") for own in filtered) and (
+            how not in ("", "exact") or name in {field.name for field in self.opts.many_to_many}
+        ):
+            return False
+        return bool(super().lookup_allowed(lookup, value, request))
+
     def get_search_results(self, request: HttpRequest, queryset: QuerySet[Any], search_term: str) -> Any:
         if "\x00" in search_term:
             return queryset.none(), False
@@ -137,6 +149,9 @@ class OfOwnTenants(Searched):
     def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
         if db_field.name == "tenant" and self.needed and not is_superuser(request):
             kwargs["queryset"] = Tenant.objects.filter(pk__in=own_tenants(request, self.needed))
+        if db_field.name == "pool" and not is_superuser(request):
+            # Not even by its number is a pool of others found.
+            kwargs["queryset"] = self.admin_site.get_model_admin(Pool).get_queryset(request)
         return super().formfield_for_foreignkey(db_field, request, **kwargs)
 
     # The audit trail is the one record of who did what.
@@ -154,6 +169,18 @@ class LookOnly(OfOwnTenants):
     """What only the platform writes."""
 
     needed = None
+
+
+class KeptByService(OfOwnTenants):
+    """Added and changed by a ServiceForm. Who has one tenant need not choose it."""
+
+    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
+        own = own_tenants(request, self.needed) if self.needed else []
+        alone = {"tenant": own[0]} if len(own) == 1 and not is_superuser(request) else {}
+        return {**alone, **super().get_changeform_initial_data(request)}
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        """The form has asked the service already."""
 
 
 class OwnRelated(AutocompleteSelectFilter):  # type: ignore[misc]
@@ -180,13 +207,20 @@ VARIANTS = {"": ActionVariant.DEFAULT, "primary": ActionVariant.PRIMARY, "danger
 
 
 def button(
-    title: str, *, icon: str, asks: str, submit: str = "", variant: str = "", permission: str = "operate"
+    title: str,
+    *,
+    icon: str,
+    asks: str,
+    submit: str = "",
+    variant: str = "",
+    permission: str = "operate",
+    form: type[ReasonDialog] = ReasonDialog,
 ) -> Callable[[Handler], Handler]:
-    """Of a page or a row. It opens a dialog that asks for a reason; only its POST acts."""
+    """Of a page or a row. It opens a dialog that asks for a reason, and maybe more; only its POST acts."""
     dialog = {
         "title": title,
         "description": asks,
-        "form_class": ReasonDialog,
+        "form_class": form,
         "form_submit_text": submit or title,
     }
     made = action(

@@ -2,18 +2,16 @@
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-from typing import Any
 
 from django.db.models import F
 
 from auditlog.redaction import redact
 from jobs import durations
+from jobs.input_checks import Json
 from jobs.models import Job, JobVersion
 from jobs.refusals import InvalidInput
-from jobs.schedules import in_words
-from jobs.specs import read_schedule
+from jobs.specs import words_of
 
-Json = dict[str, Any]
 BASE = "/api/v1"
 
 
@@ -27,6 +25,8 @@ def job_json(job: Job, spec: JobVersion | None = None, *, secrets: bool) -> Json
         "status": job.status,
         "status_note": job.status_note,
         "status_at": instant(job.status_at),
+        "paused_until": instant(job.paused_until),
+        "missed_so_far": None,
         "pool": job.pool.slug,
         "priority": job.priority,
         "tags": job.tags,
@@ -46,6 +46,8 @@ def job_json(job: Job, spec: JobVersion | None = None, *, secrets: bool) -> Json
             "self": f"{BASE}/jobs/{job.pk}",
             "runs": f"{BASE}/jobs/{job.pk}/runs",
             "preview": f"{BASE}/jobs/{job.pk}/preview",
+            "times": f"{BASE}/jobs/{job.pk}/times",
+            "explain": f"{BASE}/jobs/{job.pk}/explain",
         },
     }
 
@@ -59,14 +61,15 @@ def jobs_json(jobs: Iterable[Job], *, secrets: bool) -> list[Json]:
 
 
 def schedule_json(schedule: Json | None) -> Json | None:
-    if schedule and "every" in schedule:
-        return {**schedule, "every": _duration(schedule["every"])}
-    return schedule
+    if schedule is None:
+        return None
+    lengths: Json = {name: _duration(schedule[name]) for name in ("every", "jitter") if name in schedule}
+    return {**schedule, **lengths}
 
 
 def words(schedule: Json | None, hash_id: str) -> str:
     try:
-        return in_words(read_schedule(schedule, hash_id))
+        return words_of(schedule, hash_id)
     except InvalidInput as unreadable:
         return f"unreadable: {unreadable}"
 

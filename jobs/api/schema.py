@@ -18,8 +18,10 @@ from jobs.api.operations import (
     ref,
     text,
 )
+from jobs.catch_up_spec import CATCH_UP_ORDERS, CATCH_UP_POLICIES, DEFAULT_MAKING_UP, MOST_MADE_UP
 from jobs.models import JobStatus, Overlap
-from jobs.specs import BACKOFFS, CATCH_UP_POLICIES
+from jobs.schedules.on_calendar import EXCLUDE, ON_CLOSED
+from jobs.specs import BACKOFFS, OVERLAP_IN_WORDS
 from jobs.targets import METHODS
 
 STRINGS = {"type": "object", "additionalProperties": {"type": "string"}}
@@ -36,6 +38,26 @@ TARGET = {
         },
     },
 }
+KEPT = {
+    "calendar": obj(
+        {
+            "name": text("Of a calendar of yours."),
+            "on_closed": text(
+                "`exclude`: a closed time is left out. `next`, `previous`: it is moved, at the same time on the "
+                "clock, to the next (previous) day on which that is open; what falls together is one. An interval "
+                "can only exclude.",
+                enum=list(ON_CLOSED),
+                default=EXCLUDE,
+            ),
+        },
+        required=("name",),
+    ),
+    "jitter": {
+        **DURATION,
+        "description": "The flexible window: each run begins so much after its planned time at most, and before the "
+        "next one. By how much follows from the job and the planned time. Up to a day.",
+    },
+}
 SCHEDULE = {
     "oneOf": [
         obj(
@@ -44,11 +66,12 @@ SCHEDULE = {
                 "timezone": text("Of the IANA database.", default="UTC"),
                 "start": INSTANT,
                 "end": INSTANT,
+                **KEPT,
             },
             required=("cron",),
         ),
-        obj({"every": DURATION, "start": INSTANT, "end": INSTANT}, required=("every",)),
-        obj({"at": INSTANT}, required=("at",)),
+        obj({"every": DURATION, "start": INSTANT, "end": INSTANT, **KEPT}, required=("every",)),
+        obj({"at": INSTANT, **KEPT}, required=("at",)),
     ],
     "nullable": True,
     "description": "Null: only on demand.",
@@ -64,10 +87,36 @@ SPEC_PROPERTIES = {
     "pool": text("The workers that run it.", default="default"),
     "timeout": {**DURATION, "description": "1 second to 30 days.", "default": "PT1H"},
     "overlap": text(
-        "When a time comes while a run is unfinished.", enum=list(Overlap.values), default=Overlap.SKIP.value
+        "When a time comes while an earlier planned run is unfinished, also between its tries. "
+        + ". ".join(f"`{policy}`: {words}" for policy, words in OVERLAP_IN_WORDS.items())
+        + ". Manual runs and retries count for nothing here.",
+        enum=list(Overlap.values),
+        default=Overlap.SKIP.value,
     ),
     "catch_up": obj(
-        {"policy": text(enum=list(CATCH_UP_POLICIES), default="last"), "window": DURATION},
+        {
+            "policy": text(
+                "`last`: the last of them runs. `skip`: none. `all`: every one.",
+                enum=list(CATCH_UP_POLICIES),
+                default="last",
+            ),
+            "window": {**DURATION, "description": "Older ones are only noted.", "default": "P1D"},
+            "max": number(
+                "Of `all`: at most so many for one gap.",
+                minimum=1,
+                maximum=MOST_MADE_UP,
+                default=DEFAULT_MAKING_UP["max"],
+            ),
+            "per_minute": number(
+                "Of `all`: the pace.",
+                minimum=1,
+                maximum=MOST_MADE_UP,
+                default=DEFAULT_MAKING_UP["per_minute"],
+            ),
+            "order": text(
+                "Of `all`: which go first.", enum=list(CATCH_UP_ORDERS), default=DEFAULT_MAKING_UP["order"]
+            ),
+        },
         description="What becomes of times nobody could trigger.",
     ),
     "retry": obj(
@@ -80,6 +129,11 @@ SPEC_PROPERTIES = {
     ),
     "max_concurrency": number("Runs at once.", minimum=1, maximum=10_000, nullable=True),
     "tags": STRINGS,
+}
+MISSED_SO_FAR = {
+    "allOf": [ref("Missed")],
+    "nullable": True,
+    "description": "Read alone, while it is paused: what resuming it now would find and do.",
 }
 COMPONENTS = {
     "Problem": PROBLEM,
@@ -126,22 +180,55 @@ COMPONENTS = {
             "status": text(enum=list(JobStatus.values)),
             "status_note": text(),
             "status_at": INSTANT,
+            "paused_until": {**MAYBE_INSTANT, "description": "It goes on by itself then."},
+            "missed_so_far": MISSED_SO_FAR,
             "version": number(),
             "schedule_in_words": text(),
             "next_run_at": MAYBE_INSTANT,
             "estimated_start_at": {**MAYBE_INSTANT, "description": "In the answer to a creation."},
             "created_at": INSTANT,
             "updated_at": INSTANT,
-            "links": obj({"self": text(), "runs": text(), "preview": text()}),
+            "links": obj({name: text() for name in ("self", "runs", "preview", "times", "explain")}),
         }
     ),
     "Preview": obj(
         {"schedule_in_words": text(), "now": INSTANT, "times": {"type": "array", "items": INSTANT}},
         required=("schedule_in_words", "now", "times"),
     ),
+    "Missed": obj(
+        {
+            "count": number("Planned times without a run."),
+            "exact": {"type": "boolean", "description": "False: there are more than were counted."},
+            "from": {**INSTANT, "description": "The first of them."},
+            "to": {**INSTANT, "description": "The last of them."},
+            "policy": text("What decides about them.", enum=list(CATCH_UP_POLICIES)),
+            "runs": number("How many runs it makes for them."),
+        }
+    ),
+    "Pausing": obj(
+        {
+            "reason": text("Kept in the audit trail, and shown with the status.", maxLength=500),
+            "until": {**MAYBE_INSTANT, "description": "It goes on by itself then."},
+        },
+        additionalProperties=False,
+    ),
+    "Resuming": obj(
+        {
+            "reason": text("Kept in the audit trail.", maxLength=500),
+            "catch_up": text(
+                "For this once instead of the job's own.", enum=list(CATCH_UP_POLICIES), nullable=True
+            ),
+        },
+        additionalProperties=False,
+    ),
+    "ResumedJob": {
+        "allOf": [
+            ref("Job"),
+            obj({"missed": {"allOf": [ref("Missed")], "nullable": True, "description": "Null: nothing."}}),
+        ]
+    },
     "Reason": obj({"reason": text("Kept in the audit trail.", maxLength=500)}, additionalProperties=False),
 }
-NUMBER_OF_TIMES = query("n", "How many, 1 to 100.", int, default=10)
 
 list_of_jobs = operation(
     "list_jobs",
@@ -153,6 +240,7 @@ list_of_jobs = operation(
         query("tag", "`key:value`; several must all match.", many=True),
         query("status", "The status.", enum=list(JobStatus.values)),
         query("pool", "The pool."),
+        query("calendar", "The name of the calendar they plan by."),
         query("q", "Part of the name."),
         *PAGING,
     ),
@@ -185,14 +273,6 @@ delete_job = operation(
     errors=(404,),
     about="Unfinished runs are cancelled; the runs stay readable and the name is free again.",
 )
-preview_job = operation(
-    "preview_job",
-    "The next planned times",
-    tag="jobs",
-    gives=ref("Preview"),
-    errors=(400, 404),
-    parameters=(NUMBER_OF_TIMES,),
-)
 preview_schedule = operation(
     "preview_schedule",
     "The planned times of a schedule nobody has saved",
@@ -205,18 +285,28 @@ preview_schedule = operation(
 )
 
 
-def job_action(name: str, summary: str, about: str) -> Decorator:
+def job_action(
+    name: str, summary: str, about: str, *, takes: str = "Reason", gives: str = "Job"
+) -> Decorator:
     return operation(
         f"{name}_job",
         summary,
         tag="jobs",
-        takes=ref("Reason"),
-        gives=ref("Job"),
+        takes=ref(takes),
+        gives=ref(gives),
         errors=(400, 404, 409),
         about=f"{about} Doing it twice changes nothing the second time.",
     )
 
 
-pause_job = job_action("pause", "Pause a job", "It has no planned times until it is resumed.")
-resume_job = job_action("resume", "Resume a job", "It goes on with the first time after now.")
+pause_job = job_action(
+    "pause", "Pause a job", "It has no planned times until it is resumed, or `until`.", takes="Pausing"
+)
+resume_job = job_action(
+    "resume",
+    "Resume a job",
+    "It goes on with the first time after now; its catch-up policy decides about what it missed.",
+    takes="Resuming",
+    gives="ResumedJob",
+)
 cancel_job = job_action("cancel", "Cancel a job", "For good; its unfinished runs are cancelled.")

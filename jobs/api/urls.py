@@ -1,6 +1,6 @@
 from django.urls import path
 
-from jobs.api import views
+from jobs.api import calendar_views, stop_views, time_views, views
 
 urlpatterns = [
     path("jobs", views.Jobs.as_view()),
@@ -8,6 +8,16 @@ urlpatterns = [
     path("jobs/<str:job_id>/pause", views.PauseJob.as_view()),
     path("jobs/<str:job_id>/resume", views.ResumeJob.as_view()),
     path("jobs/<str:job_id>/cancel", views.CancelJob.as_view()),
-    path("jobs/<str:job_id>/preview", views.JobPreview.as_view()),
+    path("jobs/<str:job_id>/preview", time_views.JobPreview.as_view()),
+    path("jobs/<str:job_id>/times", time_views.Times.as_view()),
+    path("jobs/<str:job_id>/times/<str:change_id>", time_views.OneTime.as_view()),
+    path("pauses", stop_views.Pauses.as_view()),
+    path("pauses/<str:stop_id>", stop_views.OnePause.as_view()),
+    path("pauses/<str:stop_id>/lift", stop_views.LiftPause.as_view()),
+    path("blackouts", stop_views.Blackouts.as_view()),
+    path("blackouts/<str:stop_id>", stop_views.OneBlackout.as_view()),
+    path("blackouts/<str:stop_id>/lift", stop_views.LiftBlackout.as_view()),
+    path("calendars", calendar_views.Calendars.as_view()),
+    path("calendars/<str:name>", calendar_views.OneCalendar.as_view()),
     path("schedules/preview", views.SchedulePreview.as_view()),
 ]

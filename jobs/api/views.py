@@ -1,27 +1,31 @@
 """Jobs over HTTP: parse, call the service, render."""
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from django.conf import settings
-from django.db.models import QuerySet
+from django.db.models import Exists, OuterRef, QuerySet
 from django.utils.module_loading import import_string
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from jobs import services, specs
+from jobs import instants, services, specs
 from jobs.api import schema
 from jobs.api.authentication import key_of, tenant_of
-from jobs.api.representation import Json, instant, job_json, jobs_json
+from jobs.api.representation import instant, job_json, jobs_json
+from jobs.catch_up_spec import CATCH_UP_POLICIES
 from jobs.database_clock import database_now
 from jobs.idempotency import Answer, once, read_key
-from jobs.input_checks import expect_object, listed, refuse_unknown, refused, shown
-from jobs.models import Job, JobStatus, Role
+from jobs.input_checks import Json, expect_object, listed, refuse_unknown, refused, shown
+from jobs.missed import missed_so_far
+from jobs.models import Job, JobStatus, JobVersion, Role
 from jobs.refusals import Missing
-from jobs.schedules import in_words, upcoming
+from jobs.schedules import Schedule, in_words, upcoming
 from jobs.tenants import may
+from jobs.working_times import found_calendar
 
 MOST_TIMES = 100
 
@@ -31,7 +35,7 @@ class Jobs(APIView):
 
     @schema.list_of_jobs
     def get(self, request: Request) -> Response:
-        refuse_unknown_query(request, ("tag", "status", "q", "pool", "limit", "cursor"))
+        refuse_unknown_query(request, ("tag", "status", "q", "pool", "calendar", "limit", "cursor"))
         return paged(
             self, request, _filtered(request), lambda page: jobs_json(page, secrets=sees_secrets(request))
         )
@@ -68,28 +72,28 @@ class JobAction(APIView):
 class PauseJob(JobAction):
     @schema.pause_job
     def post(self, request: Request, job_id: str) -> Response:
-        return self.act(request, job_id, services.pause_job)
+        given = read_given(request.data, ("reason", "until"))
+        until: datetime | None | services.Unchanged = services.UNCHANGED
+        if "until" in given:
+            until = None if given["until"] is None else instants.read(given["until"], "until")
+        services.pause_job(find_job(request, job_id), given["reason"], until)
+        return shown_job(request, job_id)
 
 
 class ResumeJob(JobAction):
     @schema.resume_job
     def post(self, request: Request, job_id: str) -> Response:
-        return self.act(request, job_id, services.resume_job)
+        given = read_given(request.data, ("reason", "catch_up"))
+        policy = _read_policy(given.get("catch_up"))
+        resumed = services.resume_with(find_job(request, job_id), given["reason"], policy)
+        missed = resumed.missed.as_json() if resumed.missed else None
+        return Response({**_one_job(request, job_id), "missed": missed})
 
 
 class CancelJob(JobAction):
     @schema.cancel_job
     def post(self, request: Request, job_id: str) -> Response:
         return self.act(request, job_id, services.cancel_job)
-
-
-class JobPreview(APIView):
-    @schema.preview_job
-    def get(self, request: Request, job_id: str) -> Response:
-        job = find_job(request, job_id)
-        refuse_unknown_query(request, ("n",))
-        number = _read_number(request.query_params.get("n", "10"))
-        return Response(_preview(job.spec.schedule, str(job.pk), number, job.spec.anchor_at))
 
 
 class SchedulePreview(APIView):
@@ -103,8 +107,8 @@ class SchedulePreview(APIView):
         refuse_unknown(given, ("schedule", "n"), "")
         if "schedule" not in given:
             raise refused("schedule", "schedule is required", code="required")
-        schedule = specs.read_schedule(given["schedule"], "preview").as_json()
-        return Response(_preview(schedule, "preview", _read_number(given.get("n", 10)), None))
+        schedule, _ = specs.read_named(tenant_of(request), given["schedule"], "preview", find=found_calendar)
+        return Response(_preview(schedule, read_count(given.get("n", 10))))
 
 
 def paged(
@@ -126,7 +130,16 @@ def find_job(request: Request, job_id: str) -> Job:
 
 
 def shown_job(request: Request, job_id: str) -> Response:
-    return Response(job_json(find_job(request, job_id), secrets=sees_secrets(request)))
+    return Response(_one_job(request, job_id))
+
+
+def _one_job(request: Request, job_id: str) -> Json:
+    """With what it has missed so far, which is counted for one job at a time."""
+    job = find_job(request, job_id)
+    spec = job.spec
+    missed = missed_so_far(job, spec, database_now())
+    shown = job_json(job, spec, secrets=sees_secrets(request))
+    return {**shown, "missed_so_far": missed.as_json() if missed else None}
 
 
 def sees_secrets(request: Request) -> bool:
@@ -142,13 +155,28 @@ def read_id(text: str) -> UUID:
 
 
 def read_reason(data: Any) -> str:
-    """All that pause, resume, cancel and retry take."""
+    """All that cancel, retry and lift take."""
+    return str(read_given(data, ("reason",))["reason"])
+
+
+def read_given(data: Any, known: tuple[str, ...]) -> Json:
     given = expect_object(data, "")
-    refuse_unknown(given, ("reason",), "")
+    refuse_unknown(given, known, "")
     reason = given.get("reason", "")
     if not isinstance(reason, str) or len(reason) > 500:
         raise refused("reason", f"{shown(reason)} is not a reason", "a string of at most 500 characters")
-    return reason
+    return {**given, "reason": reason}
+
+
+def _read_policy(given: object) -> str | None:
+    """For this once; null: the job's own."""
+    if given is None or given in CATCH_UP_POLICIES:
+        return None if given is None else str(given)
+    raise refused(
+        "catch_up",
+        f"{shown(given)} is not a catch-up policy",
+        f"{', '.join(CATCH_UP_POLICIES)} or null",
+    )
 
 
 def answer_once(request: Request, act: Callable[[], Answer]) -> Response:
@@ -191,19 +219,26 @@ def _filtered(request: Request) -> QuerySet[Job]:
         jobs = jobs.filter(status=status)
     if pool := request.query_params.get("pool"):
         jobs = jobs.filter(pool__slug=pool)
+    if calendar := request.query_params.get("calendar"):
+        planned_by = JobVersion.objects.filter(
+            job=OuterRef("pk"),
+            version=OuterRef("version"),
+            calendar__name=calendar,
+            calendar__deleted_at=None,
+        )
+        jobs = jobs.filter(Exists(planned_by))
     if text := request.query_params.get("q"):
         jobs = jobs.filter(name__icontains=text)
     return jobs
 
 
-def _preview(schedule: Any, hash_id: str, number: int, anchor: Any) -> dict[str, Any]:
+def _preview(schedule: Schedule, number: int) -> dict[str, Any]:
     now = database_now()
-    parsed = specs.read_schedule(schedule, hash_id)
-    times = upcoming(parsed, now, number, anchor=anchor or now)
-    return {"schedule_in_words": in_words(parsed), "now": instant(now), "times": [instant(t) for t in times]}
+    times = [instant(planned) for planned in upcoming(schedule, now, number, anchor=now)]
+    return {"schedule_in_words": in_words(schedule), "now": instant(now), "times": times}
 
 
-def _read_number(given: Any) -> int:
+def read_count(given: Any) -> int:
     text = str(given) if isinstance(given, str | int) and not isinstance(given, bool) else ""
     if not (text.isascii() and text.isdigit() and len(text) <= 3 and 1 <= int(text) <= MOST_TIMES):
         raise refused("n", f"{shown(given)} is not a number of times", f"1 to {MOST_TIMES}")

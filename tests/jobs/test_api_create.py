@@ -8,7 +8,7 @@ import pytest
 
 from auditlog.models import AuditEntry
 from jobs.database_clock import database_now
-from jobs.models import IdempotentRequest, Job, JobClock, JobVersion
+from jobs.models import IdempotentRequest, Job, JobClock, JobVersion, Overlap
 from runs.models import JobGate
 from tests.api_client import Caller, refusal
 from tests.factories import TASK, job_spec, make_pool, make_tenant, post_job
@@ -21,6 +21,19 @@ def rows() -> tuple[int, ...]:
     tables = (Job, JobVersion, JobClock, JobGate, IdempotentRequest)
     jobs = AuditEntry.objects.filter(object_type="job").count()
     return (*(table.objects.count() for table in tables), jobs)
+
+
+@pytest.mark.parametrize("policy", Overlap.values)
+def test_every_overlap_policy_is_taken_shown_and_gets_the_gate_it_needs(caller: Caller, policy: str) -> None:
+    body = caller.post("jobs", job_spec(overlap=policy)).json()
+    assert caller.get(f"jobs/{body['id']}").json()["overlap"] == body["overlap"] == policy
+    assert JobGate.objects.filter(job_id=body["id"]).exists() == (policy not in ("skip", "allow_all"))
+
+
+def test_an_unknown_overlap_policy_is_answered_with_the_known_ones(caller: Caller) -> None:
+    error = refusal(caller.post("jobs", job_spec(overlap="buffer")), 400, "overlap")
+    assert "buffer is not an overlap policy" in error["detail"].replace('"', "")
+    assert all(policy in error["hint"] for policy in Overlap.values)
 
 
 def test_a_job_is_created_with_its_defaults(caller: Caller) -> None:
@@ -72,6 +85,8 @@ def test_what_is_shown_can_be_posted_again(caller: Caller) -> None:
         "status",
         "status_note",
         "status_at",
+        "paused_until",
+        "missed_so_far",
         "version",
         "next_run_at",
         "estimated_start_at",
@@ -181,9 +196,18 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("timeout too short", {"timeout": "PT0.1S"}, "timeout"),
     ("timeout too long", {"timeout": "P31D"}, "timeout"),
     ("timeout of nonsense", {"timeout": "soon"}, "timeout"),
-    ("overlap of later", {"overlap": "buffer_one"}, "overlap"),
     ("unknown overlap", {"overlap": "maybe"}, "overlap"),
-    ("catch-up of later", {"catch_up": {"policy": "all"}}, "catch_up.policy"),
+    ("unknown catch-up", {"catch_up": {"policy": "every"}}, "catch_up.policy"),
+    ("catch-up of too many", {"catch_up": {"policy": "all", "max": 10_001}}, "catch_up.max"),
+    ("catch-up without pace", {"catch_up": {"policy": "all", "per_minute": 0}}, "catch_up.per_minute"),
+    ("catch-up at random", {"catch_up": {"policy": "all", "order": "random"}}, "catch_up.order"),
+    ("a pace for the last alone", {"catch_up": {"policy": "last", "per_minute": 5}}, "catch_up.per_minute"),
+    (
+        "a calendar nobody knows",
+        {"schedule": {"every": 60, "calendar": {"name": "us"}}},
+        "schedule.calendar.name",
+    ),
+    ("a window beyond a day", {"schedule": {"every": 60, "jitter": "P2D"}}, "schedule.jitter"),
     ("catch-up beyond the partitions", {"catch_up": {"policy": "last", "window": "P60D"}}, "catch_up.window"),
     ("retry without an attempt", {"retry": {"max_attempts": 0}}, "retry.max_attempts"),
     ("unknown back-off", {"retry": {"backoff": "never"}}, "retry.backoff"),

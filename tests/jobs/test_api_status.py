@@ -1,13 +1,20 @@
 """POST /api/v1/jobs/{id}/pause, resume, cancel"""
 
+from datetime import timedelta
+
 import pytest
+from django.db import connection
 
 from auditlog.models import AuditEntry
+from jobs.instants import as_text
 from jobs.models import Job, JobStatus
+from jobs.services import pause_job
+from runs.models import Run
 from tests.api_client import Caller, refusal
-from tests.factories import make_run, post_job
+from tests.factories import make_run, now, post_job
 
 pytestmark = pytest.mark.django_db
+HOUR = timedelta(hours=1)
 
 
 def test_pause_and_resume_move_the_status_and_the_next_time(caller: Caller) -> None:
@@ -68,3 +75,56 @@ def test_a_bad_body_is_refused(caller: Caller, body: object, field: str | None) 
 def test_a_verb_is_not_read(caller: Caller, verb: str) -> None:
     response = caller.get(f"jobs/{post_job(caller.tenant).pk}/{verb}")
     assert refusal(response, 405)["code"] == "method_not_allowed" and "POST" in response["Allow"]
+
+
+def test_a_pause_may_have_an_end(caller: Caller) -> None:
+    job = post_job(caller.tenant, schedule={"every": 60})
+    until = as_text(now() + HOUR)
+    assert caller.post(f"jobs/{job.pk}/pause", {"until": until}).json()["paused_until"] == until
+    assert caller.post(f"jobs/{job.pk}/pause", {"reason": "x"}).json()["paused_until"] == until
+    assert caller.post(f"jobs/{job.pk}/pause", {"until": None}).json()["paused_until"] is None
+
+
+@pytest.mark.parametrize("until", [5, "soon", "", "2001-01-01T00:00:00Z", {}])
+def test_a_bad_end_is_refused(caller: Caller, until: object) -> None:
+    job = post_job(caller.tenant, schedule={"every": 60})
+    refusal(caller.post(f"jobs/{job.pk}/pause", {"until": until}), 400, "until")
+    job.refresh_from_db()
+    assert job.status == JobStatus.ACTIVE
+
+
+def missed_minutes(caller: Caller, policy: str) -> Job:
+    job = post_job(
+        caller.tenant, schedule={"cron": "* * * * *"}, catch_up={"policy": policy, "window": "P1D"}
+    )
+    pause_job(job)
+    Job.objects.filter(pk=job.pk).update(status_at=now() - HOUR)
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL session_replication_role = replica")
+        cursor.execute("UPDATE beatkeeper_job_version SET anchor_at = now() - interval '1 day'")
+        cursor.execute("SET LOCAL session_replication_role = DEFAULT")
+    return job
+
+
+def test_what_was_missed_is_shown_before_and_with_the_resume(caller: Caller) -> None:
+    job = missed_minutes(caller, "last")
+    before = caller.get(f"jobs/{job.pk}").json()["missed_so_far"]
+    assert before["count"] in (60, 61) and (before["policy"], before["runs"]) == ("last", 1)
+    answer = caller.post(f"jobs/{job.pk}/resume").json()
+    assert answer["missed"] == before and answer["missed_so_far"] is None and answer["status"] == "active"
+    assert Run.objects.filter(job=job).count() == 1
+    assert caller.post(f"jobs/{job.pk}/resume").json()["missed"] is None
+
+
+def test_a_list_counts_nothing(caller: Caller) -> None:
+    missed_minutes(caller, "last")
+    assert [job["missed_so_far"] for job in caller.get("jobs").json()["results"]] == [None]
+
+
+def test_another_policy_for_this_once(caller: Caller) -> None:
+    job = missed_minutes(caller, "last")
+    refusal(caller.post(f"jobs/{job.pk}/resume", {"catch_up": "some"}), 400, "catch_up")
+    refusal(caller.post(f"jobs/{job.pk}/resume", {"catch_up": {}}), 400, "catch_up")
+    missed = caller.post(f"jobs/{job.pk}/resume", {"catch_up": "skip"}).json()["missed"]
+    assert (missed["policy"], missed["runs"]) == ("skip", 0)
+    assert not Run.objects.filter(job=job).exists()
