@@ -116,6 +116,8 @@ class LiveRun(models.Model):
     started_at = models.DateTimeField(null=True)
     cancel_requested_at = models.DateTimeField(null=True)
     cancel_reason = models.TextField(blank=True, db_default="")
+    # Without the time to end by itself that a cancelled run has.
+    terminate = models.BooleanField(db_default=False)
     wake_at = models.DateTimeField(null=True)
     traceparent = models.CharField(max_length=60, blank=True, db_default="")
 
@@ -144,7 +146,22 @@ class LiveRun(models.Model):
             models.Index(fields=["worker"], condition=Q(state="running"), name="live_run_claims_idx"),
             models.Index(fields=["wake_at"], condition=Q(wake_at__isnull=False), name="live_run_wake_idx"),
             models.Index(fields=["job", "state"], name="live_run_job_idx"),
-            models.Index(fields=["reason", "job"], condition=Q(state="blocked"), name="live_run_blocked_idx"),
+            # Used by take_back: what was handed over and came back unclaimed, which is nearly nothing.
+            models.Index(
+                fields=["pool"],
+                condition=Q(state="ready", queued_at__isnull=False),
+                name="live_run_returned_idx",
+            ),
+            # Used by the release of a job with a limit: its next runs, however many wait.
+            models.Index(
+                fields=["job", "pool", "rank"],
+                condition=Q(state="blocked", reason="concurrency"),
+                name="live_run_limited_idx",
+            ),
+            # Of a job, the oldest planned time first: the ids of scheduled runs are in this order.
+            models.Index(
+                fields=["reason", "job", "run"], condition=Q(state="blocked"), name="live_run_blocked_idx"
+            ),
         ]
 
     def __str__(self) -> str:
@@ -185,43 +202,96 @@ class Attempt(Ending):
         return f"attempt {self.number}"
 
 
+class SpanState(models.TextChoices):
+    # A stop is on: each visit makes it longer.
+    OPEN = "open"
+    # The catch-up policy is `all`: its cursor goes through it.
+    WORKING = "working"
+    SETTLED = "settled"
+
+
 class MissedSpan(models.Model):
-    """Planned times of [from_at, to_at) that got no run of their own, and why (promise 3)."""
+    """Planned times of [from_at, to_at) that got no run of their own, and why (promise 3).
+
+    A planned time has a run or lies in a span, never both: a working span shrinks with each run made of it.
+    """
 
     id = models.BigAutoField(primary_key=True)
-    tenant = models.ForeignKey("beatkeeper_jobs.Tenant", models.CASCADE)
-    job = models.ForeignKey("beatkeeper_jobs.Job", models.CASCADE, related_name="missed_spans")
+    # After an outage there is one for each job: checking keys would cost more than all the rest of it.
+    tenant = models.ForeignKey("beatkeeper_jobs.Tenant", models.CASCADE, db_constraint=False)
+    job = models.ForeignKey(
+        "beatkeeper_jobs.Job",
+        models.CASCADE,
+        related_name="missed_spans",
+        db_constraint=False,
+        db_index=False,
+    )
     version = models.PositiveIntegerField()
     from_at = models.DateTimeField()
     to_at = models.DateTimeField()
     reason = models.CharField(max_length=40)
-    policy = models.CharField(max_length=8)
+    policy = models.CharField(max_length=9)
+    state = models.CharField(max_length=7, choices=SpanState.choices, db_default=SpanState.SETTLED)
+    # Of the job, so that whoever triggers a job also works off its spans.
+    slice = models.PositiveSmallIntegerField(db_default=0)
+    stop = models.ForeignKey(
+        "beatkeeper_jobs.Stop",
+        models.SET_NULL,
+        null=True,
+        related_name="+",
+        db_constraint=False,
+        db_index=False,
+    )
+    # Of a working span: the next time to run, when its pace allows it, and how many it has run.
+    # Of an open one: the planned time that follows its last, with which the next visit goes on.
     cursor = models.DateTimeField(null=True)
+    next_at = models.DateTimeField(null=True)
+    made = models.BigIntegerField(db_default=0)
+    # Its planned times, filled in when there is time for it; gaps.MOST_COUNTED stands for that many or more.
     count = models.BigIntegerField(null=True)
     created_at = models.DateTimeField(db_default=Now())
 
     class Meta:
         db_table = "beatkeeper_missed_span"
         constraints = [
-            models.CheckConstraint(condition=Q(from_at__lt=models.F("to_at")), name="missed_span_not_empty")
+            models.CheckConstraint(condition=Q(from_at__lt=models.F("to_at")), name="missed_span_not_empty"),
+            models.CheckConstraint(
+                condition=~Q(state="working") | Q(cursor__isnull=False, next_at__isnull=False),
+                name="missed_span_working_has_cursor",
+            ),
+            # Several of a stop only where it was interrupted: by a run, an edit, or another stop.
+            models.UniqueConstraint(
+                fields=["job", "stop", "from_at"], condition=Q(state="open"), name="missed_span_opened_once"
+            ),
         ]
-        indexes = [models.Index(fields=["job", "-from_at"], name="missed_span_job_idx")]
+        indexes = [
+            models.Index(fields=["job", "-from_at"], name="missed_span_job_idx"),
+            models.Index(
+                fields=["slice", "next_at"], condition=Q(state="working"), name="missed_span_working_idx"
+            ),
+            models.Index(fields=["stop", "slice"], condition=Q(state="open"), name="missed_span_open_idx"),
+            models.Index(
+                fields=["slice"],
+                condition=Q(count__isnull=True) & ~Q(state="open"),
+                name="missed_span_uncounted_idx",
+            ),
+        ]
 
     def __str__(self) -> str:
         return f"{self.from_at} to {self.to_at}: {self.reason}"
 
 
 class JobGate(models.Model):
-    """Of a job with a limit. Dispatch, report and release lock it before they count."""
+    """Of a job with a limit, or an overlap policy that buffers or cancels: locked before anybody counts its runs."""
 
     job = models.OneToOneField("beatkeeper_jobs.Job", models.CASCADE, primary_key=True, related_name="gate")
-    max_running = models.PositiveIntegerField()
+    max_running = models.PositiveIntegerField(null=True)
 
     class Meta:
         db_table = "beatkeeper_job_gate"
 
     def __str__(self) -> str:
-        return f"at most {self.max_running}"
+        return f"at most {self.max_running}" if self.max_running else "no limit"
 
 
 class Lane(models.Model):
@@ -236,7 +306,6 @@ class Lane(models.Model):
     tokens_at = models.DateTimeField(null=True)
     day = models.DateField(null=True)
     day_count = models.BigIntegerField(db_default=0)
-    share = models.FloatField(db_default=0)
     reason = models.CharField(max_length=40, blank=True, db_default="")
     created_at = models.DateTimeField(db_default=Now())
 
@@ -280,6 +349,8 @@ class WorkerNode(models.Model):
     held_until = models.DateTimeField(null=True)
     # As its guard reckons: what the platform believes of a worker must not differ from what the worker does.
     lease_seconds = models.FloatField(db_default=30.0)
+    # How far its machine's clock is ahead of the database's.
+    skew_ms = models.FloatField(null=True)
 
     class Meta:
         db_table = "beatkeeper_worker_node"
@@ -287,3 +358,26 @@ class WorkerNode(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class SchedulerNode(models.Model):
+    """One incarnation of a scheduler, as it tells of itself; nothing depends on it."""
+
+    incarnation = models.UUIDField(primary_key=True, default=uuid.uuid4)
+    host = models.CharField(max_length=200)
+    pid = models.IntegerField()
+    job_slices = models.PositiveIntegerField(db_default=0)
+    pools = models.PositiveIntegerField(db_default=0)
+    rescues = models.BooleanField(db_default=False)
+    # Seconds since the last successful pass and the longest of late, by loop.
+    loops = models.JSONField(default=dict)
+    skew_ms = models.FloatField(null=True)
+    started_at = models.DateTimeField(db_default=Now())
+    last_seen_at = models.DateTimeField(db_default=Now())
+    left_at = models.DateTimeField(null=True)
+
+    class Meta:
+        db_table = "beatkeeper_scheduler_node"
+
+    def __str__(self) -> str:
+        return f"{self.host} {self.pid}"

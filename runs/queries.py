@@ -1,4 +1,4 @@
-"""Runs the statements of sql/queries.sql by name, on a scheduler's own session or inside a Django transaction."""
+"""Runs the hot statements of sql/ by name, on a scheduler's own session or inside a Django transaction."""
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
@@ -9,9 +9,17 @@ from uuid import UUID
 import psycopg
 from psycopg.rows import tuple_row
 
+from scheduler_project.sdk.postgres import SQL as LEDGER
 from scheduler_project.sdk.sql import statements
 
-SQL = statements(Path(__file__).parent / "sql" / "queries.sql")
+FOLDER = Path(__file__).parent / "sql"
+SQL = {
+    name: text
+    for subject in ("trigger", "dispatch", "rescue", "schedulers", "stops", "overlap", "catch_up")
+    for name, text in statements(FOLDER / f"{subject}.sql").items()
+}
+# One that scheduler and worker share.
+SQL["release_waiting"] = LEDGER["release_waiting"]
 
 Connection = psycopg.Connection[Any]
 Row = tuple[Any, ...]

@@ -9,7 +9,7 @@ from uuid import UUID
 from django.db import connection
 from psycopg.types.json import Jsonb
 
-from runs.transitions import Cancelled, cancel_live_runs
+from runs.transitions import Cancelled, cancel_live_runs, release_next
 from scheduler_project.sdk.sql import statements
 
 SQL = statements(Path(__file__).parent / "sql" / "requests.sql")
@@ -47,6 +47,12 @@ def cancel(ids: Sequence[UUID], reason: str) -> Cancelled:
     """Of locked runs: those no worker has end now, the workers of the others are told."""
     connection.ensure_connection()
     return cancel_live_runs(connection.connection, ids, reason)
+
+
+def let_next_go(job_id: UUID) -> None:
+    """After a run of the job ended, in the same transaction, with the gate in hand."""
+    connection.ensure_connection()
+    release_next(connection.connection, [job_id])
 
 
 def hurry(run_id: UUID, now: datetime, rank: int) -> bool:

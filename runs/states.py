@@ -36,7 +36,7 @@ LIVE_MOVES: dict[LiveState, frozenset[LiveState]] = {
     LiveState.QUEUED: frozenset({LiveState.RUNNING, LiveState.READY}),
     LiveState.RUNNING: frozenset({LiveState.DELAYED, LiveState.READY, LiveState.WAITING_CALLBACK}),
     LiveState.WAITING_CALLBACK: frozenset({LiveState.DELAYED, LiveState.READY}),
-    LiveState.BLOCKED: frozenset({LiveState.READY}),
+    LiveState.BLOCKED: frozenset({LiveState.READY, LiveState.DELAYED}),
 }
 # Where each outcome may come from. An empty `ended_from` is a run that was born with its outcome.
 BORN = ""

@@ -10,32 +10,32 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
-from runs.queries import Connection, change, rows
+from runs.queries import Connection, array, change, quoted, rows
 from scheduler_project.sdk.ids import attempt_id
 
 CONCURRENCY = "concurrency"
+# Waits for the other scheduled runs of its job.
+OVERLAP = "overlap"
 PAUSED = "paused"
+BLACKOUT = "blackout"
 UNKNOWN_TARGET = "no worker knows the target"
 NOT_ALLOWED = "not allowed in the pool"
 NOT_EXPORTED = "not exported"
 
 
-class Queued(NamedTuple):
-    id: UUID
-    tenant_id: int
-    rank: int
+def mark_queued(connection: Connection, places: Sequence[str]) -> int:
+    """Of rows that `best_ready` locked in this transaction, by where they lie."""
+    if not places:
+        return 0
+    return change(connection, "mark_queued", {"places": array(places, quoted)})
 
 
-def mark_queued(connection: Connection, ids: Sequence[UUID]) -> list[Queued]:
-    if not ids:
-        return []
-    return [Queued(*row) for row in rows(connection, "mark_queued", {"ids": ids})]
-
-
-def mark_blocked(connection: Connection, reasons: Mapping[UUID, str]) -> int:
+def mark_blocked(connection: Connection, reasons: Mapping[str, str]) -> int:
+    """Of rows that `best_ready` locked in this transaction, by where they lie."""
     if not reasons:
         return 0
-    return change(connection, "mark_blocked", {"ids": list(reasons), "reasons": list(reasons.values())})
+    values = {"places": array(reasons, quoted), "reasons": list(reasons.values())}
+    return change(connection, "mark_blocked", values)
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,13 @@ class Cancelled:
     asked: list[UUID]
 
 
-def cancel_live_runs(connection: Connection, ids: Sequence[UUID], reason: str) -> Cancelled:
+def cancel_live_runs(
+    connection: Connection, ids: Sequence[UUID], reason: str, *, terminate: bool = False
+) -> Cancelled:
     """Of these runs those that are unfinished. An id in neither list had ended before."""
     if not ids:
         return Cancelled([], [])
-    values = {"ids": list(ids), "reason": reason, "first": min(ids), "last": max(ids)}
+    values = {"ids": list(ids), "reason": reason, "hard": terminate, "first": min(ids), "last": max(ids)}
     found = rows(connection, "cancel_live_runs", values)
     return Cancelled([run for run, ended in found if ended], [run for run, ended in found if not ended])
 
@@ -88,13 +90,30 @@ def release_gated(connection: Connection, jobs: Sequence[UUID]) -> int:
     return change(connection, "release_gated", {"jobs": jobs}) if jobs else 0
 
 
-def release_unpaused(connection: Connection, jobs: Sequence[UUID], most: int) -> int:
-    return change(connection, "release_unpaused", {"jobs": jobs, "most": most}) if jobs else 0
+def release_unstopped(
+    connection: Connection, jobs: Sequence[UUID], reason: str, now: datetime, most: int
+) -> int:
+    values = {"jobs": jobs, "reason": reason, "now": now, "most": most}
+    return change(connection, "release_unstopped", values) if jobs else 0
 
 
 def release_permitted(connection: Connection, jobs: Sequence[UUID], reason: str, most: int) -> int:
     values = {"jobs": jobs, "reason": reason, "most": most}
     return change(connection, "release_permitted", values) if jobs else 0
+
+
+def release_waiting(connection: Connection, jobs: Sequence[UUID]) -> int:
+    """Of each of these jobs at most one that waits for the others: when none is left. The gates are ours."""
+    return len(rows(connection, "release_waiting", {"jobs": list(jobs)})) if jobs else 0
+
+
+def release_all_waiting(connection: Connection, job: UUID) -> int:
+    return change(connection, "release_all_waiting", {"job": job})
+
+
+def release_next(connection: Connection, jobs: Sequence[UUID]) -> int:
+    """What the ended runs of these jobs made room for. The gates are ours."""
+    return release_gated(connection, jobs) + release_waiting(connection, jobs)
 
 
 def release_known(connection: Connection, jobs: Sequence[UUID], now: datetime, most: int) -> int:

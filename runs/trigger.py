@@ -1,72 +1,37 @@
 """From due job to run row. The one place where planned times become runs.
 
 A clock is locked before its job is read, so an edit (which locks it too) comes wholly before or wholly after.
-The next planned time follows from the previous planned time, never from the clock on the wall.
 """
 
-import json
 import logging
-import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from functools import lru_cache
-from typing import Any, NamedTuple
 from uuid import UUID
 
 import psycopg
 from django.conf import settings
 
-from jobs import schedules
-from runs.queries import Connection, array, change, hexed, instant, quoted, rows
+from jobs.stop_rules import Stops
+from runs import spans
+from runs.births import births, collisions, insert_runs
+from runs.due_jobs import DueJob
+from runs.queries import Connection, array, change, hexed, instant, rows
 from runs.slices import LostLocks
-from runs.states import FinalState, Trigger
-from scheduler_project.sdk.ids import MILLISECOND, milliseconds, run_id, whole_milliseconds
+from runs.stops import read_stops
+from runs.visits import Change, Visit, visit
+from scheduler_project.sdk.ids import EPOCH, MILLISECOND, whole_milliseconds
 
 logger = logging.getLogger(__name__)
 
-# A job that fires every second and was due all through the grace has no more times than this in one visit.
-MOST_TIMES_IN_A_VISIT = 4000
-HASHED = re.compile(r"(?<![A-Za-z])[Hh](?![A-Za-z])")
+# Of a pass, whatever is due now: a backlog is worked off too.
+LEAST_BACKLOG = 8
+MICROSECOND = timedelta(microseconds=1)
 
 
 class NoPartition(Exception):
     """There is no partition for a planned time; that is the platform's fault, not a job's."""
-
-
-class DueJob(NamedTuple):
-    """A due clock, and the job it belongs to as it is now."""
-
-    due_at: datetime
-    id: UUID
-    tenant_id: int
-    pool_id: int
-    version: int
-    priority: int
-    active: bool
-    schedule: str | None
-    anchor_at: datetime
-    skips_overlap: bool
-    policy: str
-    window_seconds: float
-    target_key: str
-    gated: bool
-    busy: bool
-
-
-@dataclass(slots=True)
-class Visit:
-    """What one look at a due job decided: the whole of its due and missed times is settled by it."""
-
-    job: DueJob
-    times: list[datetime] = field(default_factory=list)
-    catch_up: bool = False
-    missed: tuple[datetime, datetime] | None = None
-    next_at: datetime | None = None
-
-    @property
-    def finishes(self) -> bool:
-        return self.next_at is None and self.job.active
 
 
 @dataclass(slots=True)
@@ -89,7 +54,7 @@ def trigger_due(
     """One pass over the slices held.
 
     1. Make sure that this is still the session which holds the slices.
-    2. Lock due clocks, a fair share of each slice, leaving out those somebody is editing.
+    2. Lock due clocks, what is due now before what was missed, leaving out those somebody is editing.
     3. Read their jobs, decide in Python, write runs, live runs, spans and clocks: one transaction.
     """
     with connection.transaction():
@@ -99,15 +64,30 @@ def trigger_due(
         done = Triggered(now)
         if not slices:
             return done
-        share = -(-batch // len(slices))
-        due = rows(connection, "lock_due_clocks", {"slices": sorted(slices), "now": now, "share": share})
-        per_slice: dict[int, int] = {}
-        for _, _, number in due:
-            per_slice[number] = per_slice.get(number, 0) + 1
-        done.more = any(count >= share for count in per_slice.values())
+        fresh_from = now - grace()
+        due = _lock_due(connection, slices, fresh_from, now, batch, done)
+        backlog = max(batch - len(due), batch // LEAST_BACKLOG, 1)
+        due |= _lock_due(connection, slices, EPOCH, fresh_from - MICROSECOND, backlog, done)
         if due:
-            _settle(connection, {job: at for job, at, _ in due}, done)
+            _settle(connection, due, done)
     return done
+
+
+def _lock_due(
+    connection: Connection,
+    slices: Collection[int],
+    since: datetime,
+    until: datetime,
+    batch: int,
+    done: Triggered,
+) -> dict[UUID, datetime]:
+    """Clocks due in [since, until], a fair share of each slice."""
+    share = -(-batch // len(slices))
+    values = {"slices": sorted(slices), "since": since, "until": until, "share": share}
+    due = rows(connection, "lock_due_clocks", values)
+    per_slice = Counter(number for _, _, number in due)
+    done.more |= any(count >= share for count in per_slice.values())
+    return {job: at for job, at, _ in due}
 
 
 def trigger_job(connection: Connection, job_id: UUID, now: datetime) -> Triggered:
@@ -117,109 +97,83 @@ def trigger_job(connection: Connection, job_id: UUID, now: datetime) -> Triggere
     """
     done = Triggered(now, waits=True)
     with connection.transaction():
-        due = rows(connection, "lock_due_clock", {"job": job_id, "now": now})
-        if due:
+        # Once more if a stop that it relied on was lifted at that moment.
+        while due := rows(connection, "lock_due_clock", {"job": job_id, "now": now}):
             _settle(connection, {job: at for job, at, _ in due}, done)
     return done
 
 
+def grace() -> timedelta:
+    """Planned times younger than this each get their run; older ones were missed."""
+    return timedelta(seconds=settings.MISFIRE_GRACE_SECONDS)
+
+
 def _settle(connection: Connection, due: dict[UUID, datetime], done: Triggered) -> None:
-    visits = []
-    grace = timedelta(seconds=settings.MISFIRE_GRACE_SECONDS)
-    for row in rows(connection, "jobs_of_clocks", {"jobs": array(due, hexed)}):
+    stops = read_stops(connection, done.now)
+    changes = changes_of(connection, due)
+    visits, late_after = [], grace()
+    values = {"jobs": array(due, hexed), "need_tags": stops.need_tags}
+    for row in rows(connection, "jobs_of_clocks", values):
         job = DueJob(due[row[0]].astimezone(timezone.utc), *row)
         try:
-            visits.append(visit(job, done.now, grace))
+            visits.append(visit(job, done.now, late_after, stops, changes.get(job.id, ()) if changes else ()))
         except Exception as error:  # a schedule that raises is parked, whatever it raises
             _park(connection, job, f"The next time cannot be reckoned: {error}", done)
-    _write_or_halve(connection, visits, done)
+    _write_or_halve(connection, visits, stops, done)
 
 
-def visit(job: DueJob, now: datetime, grace: timedelta) -> Visit:
-    """Pure: which runs, which gap, which next time."""
-    found = Visit(job)
-    if not job.active:
-        return found
-    fresh_from = now - grace
-    first: datetime | None = job.due_at
-    if job.due_at < fresh_from:
-        first = next_time(job, fresh_from - MILLISECOND)
-    while first is not None and first <= now and len(found.times) < MOST_TIMES_IN_A_VISIT:
-        found.times.append(first)
-        first = next_time(job, first)
-    found.next_at = first
-    if job.due_at < fresh_from:
-        _settle_gap(found, now)
-    return found
+def changes_of(connection: Connection, due: Mapping[UUID, datetime]) -> dict[UUID, list[Change]]:
+    """Single times that somebody changed: those still open, and others since the clock stood where it stands."""
+    changes: dict[UUID, list[Change]] = {}
+    if not rows(connection, "changes_exist")[0][0]:
+        return changes
+    values = {"jobs": array(due, hexed), "due_at": array(due.values(), instant)}
+    for job, *row in rows(connection, "changes_of_clocks", values):
+        changes.setdefault(job, []).append(Change(*row))
+    return changes
 
 
-def _settle_gap(found: Visit, now: datetime) -> None:
-    """Times older than the grace were missed; at most the last of them still runs, and only if none is fresh."""
-    job = found.job
-    end = found.times[0] if found.times else whole_milliseconds(now)
-    if not found.times and job.policy == "last":
-        last = _last_missed(job, now)
-        if last is not None:
-            found.times, found.catch_up, end = [last], True, last
-    if job.due_at < end:
-        found.missed = (job.due_at, end)
-
-
-def _last_missed(job: DueJob, now: datetime) -> datetime | None:
-    last = (
-        schedules.last_before(_schedule(job), now, anchor=job.anchor_at, not_before=job.due_at) or job.due_at
+def _write_or_halve(connection: Connection, visits: Sequence[Visit], stops: Stops, done: Triggered) -> None:
+    halve(
+        connection,
+        visits,
+        lambda some: _write(connection, some, stops, done),
+        lambda found, note: _park(connection, found.job, note, done),
     )
-    reach = min(job.window_seconds, (settings.HOT_PERIOD_DAYS - 2) * 86_400)
-    return last if now - last <= timedelta(seconds=reach) else None
 
 
-def next_time(job: DueJob, after: datetime) -> datetime | None:
-    return schedules.next_after(_schedule(job), after, anchor=job.anchor_at)
-
-
-def _schedule(job: DueJob) -> schedules.Schedule:
-    text = job.schedule or "null"
-    return _parsed(text, str(job.id) if HASHED.search(text) else "")
-
-
-@lru_cache(maxsize=65_536)
-def _parsed(text: str, hash_id: str) -> schedules.Schedule:
-    return schedules.parse(json.loads(text), hash_id=hash_id)
-
-
-def _write_or_halve(connection: Connection, visits: Sequence[Visit], done: Triggered) -> None:
+def halve(
+    connection: Connection,
+    visits: Sequence[Visit],
+    write: Callable[[Sequence[Visit]], None],
+    give_up: Callable[[Visit, str], None],
+) -> None:
     """A batch the database refuses is halved until the culprit is alone; time-outs and lost connections are not
     anybody's fault and end the pass."""
     if not visits:
         return
     try:
         with connection.transaction():
-            _write(connection, visits, done)
+            write(visits)
     except (psycopg.DataError, psycopg.IntegrityError, psycopg.ProgrammingError) as error:
         if error.sqlstate == "23514" and not error.diag.constraint_name:
             raise NoPartition(NoPartition.__doc__) from error
         if len(visits) == 1:
-            _park(
-                connection, visits[0].job, f"The database refuses its run: {error.diag.message_primary}", done
-            )
+            give_up(visits[0], f"The database refuses its run: {error.diag.message_primary}")
             return
         middle = len(visits) // 2
-        _write_or_halve(connection, visits[:middle], done)
-        _write_or_halve(connection, visits[middle:], done)
+        halve(connection, visits[:middle], write, give_up)
+        halve(connection, visits[middle:], write, give_up)
 
 
-def _write(connection: Connection, visits: Sequence[Visit], done: Triggered) -> None:
+def _write(connection: Connection, visits: Sequence[Visit], stops: Stops, done: Triggered) -> None:
     finished = [found.job.id for found in visits if found.finishes]
-    held = _held(connection, finished, done)
-    if held:
-        finished = [job for job in finished if job not in held]
-        visits = [found for found in visits if found.job.id not in held]
-    taken = _already_run(connection, visits)
-    born = sorted(_born(visits, taken, done.now), key=lambda run: run.id.int)
-    spans = [(found.job, *found.missed, "downtime", found.job.policy) for found in visits if found.missed]
-    inserted = _insert_runs(connection, born)
-    spans += _collisions(connection, [run for run in born if run.id not in inserted], visits)
-    _insert_spans(connection, spans)
+    left = _held(connection, finished, done)
+    visits = _without(left, visits)
+    written = write_runs(connection, visits, stops, done.now, waits=done.waits)
+    left |= written.left
+    visits = _without(written.left, visits)
+    finished = [job for job in finished if job not in left]
     change(
         connection,
         "move_clocks",
@@ -230,11 +184,48 @@ def _write(connection: Connection, visits: Sequence[Visit], done: Triggered) -> 
     )
     if finished:
         change(connection, "finish_jobs", {"jobs": finished})
-    skipped = sum(1 for run in born if run.state and run.id in inserted)
-    done.runs += len(inserted) - skipped
-    done.skipped += skipped
-    done.spans += len(spans)
+    done.runs += written.runs
+    done.skipped += written.skipped
+    done.spans += written.spans
     done.finished += len(finished)
+
+
+def _without(left: Collection[UUID], visits: Sequence[Visit]) -> Sequence[Visit]:
+    return [found for found in visits if found.job.id not in left] if left else visits
+
+
+@dataclass(slots=True)
+class Written:
+    runs: int = 0
+    skipped: int = 0
+    spans: int = 0
+    # Jobs whose gate, runs or stop somebody has in hand; nothing was written for them.
+    left: set[UUID] = field(default_factory=set)
+
+
+def write_runs(
+    connection: Connection, visits: Sequence[Visit], stops: Stops, now: datetime, *, waits: bool = False
+) -> Written:
+    """What visits decided, but for the clocks, which the caller holds: runs, spans, and changes that are done."""
+    done = Written()
+    if stops:
+        done.left |= spans.hold_stops(connection, visits, stops, waits=waits)
+        visits = _without(done.left, visits)
+    made = births(connection, visits, now, waits=waits)
+    done.left |= made.left
+    visits = _without(made.left, visits)
+    inserted = insert_runs(connection, made.new)
+    told = [span for found in visits for span in found.spans]
+    if len(inserted) < len(made.new):
+        told += collisions(connection, [run for run in made.new if run.id not in inserted], visits)
+    spans.write(connection, told)
+    changed = [number for found in visits for number in found.done_changes]
+    if changed:
+        change(connection, "end_changes", {"changes": changed})
+    done.skipped = sum(1 for run in made.new if run.state and run.id in inserted)
+    done.runs = len(inserted) - done.skipped
+    done.spans = len(told)
+    return done
 
 
 def _held(connection: Connection, jobs: Sequence[UUID], done: Triggered) -> set[UUID]:
@@ -242,116 +233,6 @@ def _held(connection: Connection, jobs: Sequence[UUID], done: Triggered) -> set[
     if not jobs or done.waits:
         return set()
     return set(jobs) - {job for (job,) in rows(connection, "lock_jobs", {"jobs": jobs})}
-
-
-class NewRun(NamedTuple):
-    """The columns of `insert_runs`, in its order."""
-
-    id: UUID
-    tenant_id: int
-    job_id: UUID
-    version: int
-    pool_id: int
-    trigger: str
-    planned_at: datetime
-    priority: int
-    state: str | None
-    available_at: datetime
-    rank: int
-    target_key: str
-    gated: bool
-
-
-WRITTEN: dict[str, Callable[[Any], str]] = {
-    "id": hexed,
-    "job_id": hexed,
-    "planned_at": instant,
-    "available_at": instant,
-    "target_key": quoted,
-}
-
-
-def _born(visits: Iterable[Visit], taken: Collection[UUID], now: datetime) -> Iterable[NewRun]:
-    for found in visits:
-        job = found.job
-        trigger = Trigger.CATCH_UP.value if found.catch_up else Trigger.SCHEDULE.value
-        unfinished = job.busy
-        for planned_at in found.times:
-            identity = run_id(job.id, planned_at)
-            if identity in taken:
-                continue
-            state = FinalState.SKIPPED.value if unfinished else None
-            unfinished = job.skips_overlap
-            # What is made up for takes its place behind the work that is due now.
-            available_at = now if found.catch_up else planned_at
-            yield NewRun(
-                identity, job.tenant_id, job.id, job.version, job.pool_id, trigger, planned_at, job.priority,
-                state, available_at, rank(available_at, job.priority), job.target_key, job.gated,
-            )  # fmt: skip
-
-
-def rank(available_at: datetime, priority: int) -> int:
-    """Of a run that may go from then on: it does not change with time, and lower goes first."""
-    return milliseconds(available_at) - priority * int(settings.STARVATION_BOUND_SECONDS)
-
-
-def _already_run(connection: Connection, visits: Iterable[Visit]) -> set[UUID]:
-    """Of jobs with several times in this visit: one that has its run already must not count as unfinished."""
-    ids = [
-        run_id(found.job.id, planned_at)
-        for found in visits
-        if len(found.times) > 1 and found.job.skips_overlap
-        for planned_at in found.times
-    ]
-    return set(_owners(connection, ids))
-
-
-def _owners(connection: Connection, ids: Sequence[UUID]) -> dict[UUID, UUID]:
-    if not ids:
-        return {}
-    return dict(rows(connection, "runs_that_exist", {"ids": ids, "first": min(ids), "last": max(ids)}))
-
-
-def _insert_runs(connection: Connection, born: Sequence[NewRun]) -> set[UUID]:
-    if not born:
-        return set()
-    columns = zip(NewRun._fields, zip(*born, strict=True), strict=True)
-    values = {name: array(column, WRITTEN.get(name, str)) for name, column in columns}
-    return {row[0] for row in rows(connection, "insert_runs", values)}
-
-
-Span = tuple[DueJob, datetime, datetime, str, str]
-
-
-def _collisions(connection: Connection, refused: Sequence[NewRun], visits: Iterable[Visit]) -> list[Span]:
-    """A time that has its run already needs nothing; one whose id is another job's is missed, and said so."""
-    owners = _owners(connection, [run.id for run in refused])
-    strangers = [run for run in refused if owners.get(run.id, run.job_id) != run.job_id]
-    if not strangers:
-        return []
-    jobs = {found.job.id: found.job for found in visits}
-    for run in strangers:
-        logger.error("run id %s of job %s belongs to job %s", run.id, run.job_id, owners[run.id])
-    return [
-        (jobs[run.job_id], run.planned_at, run.planned_at + MILLISECOND, "id taken", "skip")
-        for run in strangers
-    ]
-
-
-def _insert_spans(connection: Connection, spans: Sequence[Span]) -> None:
-    if not spans:
-        return
-    jobs, from_at, to_at, reason, policy = (list(column) for column in zip(*spans, strict=True))
-    values: dict[str, Any] = {
-        "tenant_id": [job.tenant_id for job in jobs],
-        "job_id": [job.id for job in jobs],
-        "version": [job.version for job in jobs],
-    }
-    change(
-        connection,
-        "insert_missed_spans",
-        {**values, "from_at": from_at, "to_at": to_at, "reason": reason, "policy": policy},
-    )
 
 
 def _park(connection: Connection, job: DueJob, note: str, done: Triggered) -> None:
@@ -362,7 +243,7 @@ def _park(connection: Connection, job: DueJob, note: str, done: Triggered) -> No
     change(
         connection,
         "park_job",
-        {"job": job.id, "note": _storable(note), "from_at": job.due_at, "to_at": end},
+        {"job": job.id, "slice": job.slice, "note": _storable(note), "from_at": job.due_at, "to_at": end},
     )
     done.parked += 1
 

@@ -13,6 +13,7 @@ from auditlog.models import AuditEntry
 from jobs.models import JOB_SLICES, IdempotentRequest, Job, JobClock, JobStatus, JobVersion
 from jobs.refusals import DuplicateName, JobNotRunnable, RunIsFinal
 from jobs.services import cancel_job, create_job, edit_job, pause_job
+from runs import requests
 from runs.models import LiveRun, Run
 from runs.services import cancel_run, retry_run, run_now
 from runs.states import LiveState
@@ -259,3 +260,17 @@ def test_a_retry_that_meets_the_wake_up_of_the_run_is_refused_and_not_doubled() 
             with pytest.raises(Exception, match="the run is ready"):
                 retry.result(timeout=10)
     assert Run.objects.count() == LiveRun.objects.count() == 1
+
+
+def test_an_edit_that_finds_its_job_in_a_retrys_hands_has_not_taken_the_gate() -> None:
+    """The retry is about to ask for it: each would wait for the other."""
+    job = post_job(schedule={"every": 60}, overlap="buffer_one")
+    run = make_run(job, LiveState.DELAYED)
+    make_due(job)
+    with held_open() as retrying:
+        assert requests.job_for_run(job.pk) is not None
+        with elsewhere(lambda: edit_job(job, {"priority": 900})) as edit:
+            wait_until_somebody_waits_for(retrying)
+            assert requests.lock_run(run.pk, job.pk) is not None
+            let_go(retrying)
+            assert edit.result(timeout=10).priority == 900

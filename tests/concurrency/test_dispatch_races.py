@@ -5,17 +5,17 @@ from typing import Any
 
 import pytest
 
-from jobs.models import Job
-from runs.dispatch import Dispatched, dispatch_pool
+from jobs.models import Effect, Job, Stop
+from runs.dispatch import Dispatched, PoolMemory, dispatch_pool
 from runs.models import Attempt, LiveRun, NodeState, Run, WorkerNode
-from runs.queries import change
+from runs.queries import change, rows
 from runs.rescue import RescueMemory, lose, rescue_once
 from runs.states import LiveState
-from runs.transitions import cancel_live_runs, release_gated
+from runs.transitions import cancel_live_runs, mark_queued, release_gated, release_unstopped
 from scheduler_project.sdk.ledger import Claim
 from scheduler_project.sdk.postgres import SQL, PostgresLedger
 from tests.concurrency.staging import Session, meanwhile, wait_until_somebody_waits_for
-from tests.factories import make_job, make_lane, make_run, make_worker, now
+from tests.factories import make_job, make_lane, make_run, make_stop, make_tenant, make_worker, now
 from tests.runs.claims import SUCCESS, claim_next, ledger, succeeded
 
 __all__ = ["ledger"]
@@ -49,6 +49,44 @@ def test_two_dispatchers_of_one_pool_mark_each_run_once(first: Session, second: 
     assert dispatch(second, job).queued == 0
     first.execute("COMMIT")
     assert state(job) == ["queued"] * 5
+
+
+def test_a_pass_that_waits_too_long_takes_on_less_and_leaves_nothing_half_done(
+    first: Session, second: Session
+) -> None:
+    """Somebody has the lane's row, which is written after the runs are marked."""
+    job = make_job(make_tenant(max_running=1))
+    make_worker(job.pool)
+    make_lane(job)
+    make_run(job)
+    first.execute("SET lock_timeout = '100ms'")
+    second.execute("BEGIN")
+    second.execute("SELECT FROM beatkeeper_lane FOR UPDATE")
+    memory = PoolMemory()
+    before = memory.pace.size
+    with memory.pace.one_pass():
+        dispatch_pool(first, job.pool_id, now(), memory)
+        pytest.fail("the pass did not wait for the lane")
+    assert memory.pace.size == before // 2
+    assert state(job) == ["ready"]
+    second.execute("ROLLBACK")
+    assert dispatch_pool(first, job.pool_id, now(), memory).queued == 1
+
+
+def test_what_a_dispatch_is_about_to_mark_is_left_alone_by_others(first: Session, second: Session) -> None:
+    """Its rows are locked as they are read: where they lie is where they are marked."""
+    job = make_job()
+    run = make_run(job)
+    first.execute("BEGIN")
+    wanted = {"pool": job.pool_id, "tenants": [job.tenant_id], "places": [5], "need_tags": False}
+    ((place, *_),) = rows(first, "best_ready", wanted)
+    assert rows(second, "best_ready", wanted) == []
+    with meanwhile(lambda: cancel_live_runs(second, [run.pk], "enough")) as cancelling:
+        wait_until_somebody_waits_for(first)
+        assert mark_queued(first, [place]) == 1
+        first.execute("COMMIT")
+        assert cancelling.result(timeout=10).ended == [run.pk]
+    assert Run.objects.get(pk=run.pk).ended_from == "queued"
 
 
 def test_a_report_that_meets_a_dispatch_releases_what_was_blocked_meanwhile(
@@ -202,6 +240,63 @@ def test_a_claim_of_a_node_that_is_being_lost_is_found_by_the_next_sweep(
     done = rescue_once(first, RescueMemory(trusted_from=at, last_pass=at), at)
     assert done.lost_attempts == 1
     assert LiveRun.objects.get(pk=claim.run_id).state == LiveState.DELAYED
+
+
+def test_a_pause_between_mark_and_claim_hands_the_run_back_to_dispatch(
+    ledger: PostgresLedger, first: Session
+) -> None:
+    job = make_job()
+    make_worker(job.pool)
+    make_run(job)
+    assert dispatch(first, job).queued == 1
+    stop = make_stop(pool=job.pool, effect=Effect.HOLD)
+    assert claim_next(ledger, job) is None
+    assert state(job) == ["ready"]
+    assert dispatch(first, job).queued == 0
+    Stop.objects.filter(pk=stop.pk).update(lifted_at=now())
+    assert dispatch(first, job).queued == 1
+    assert claim_next(ledger, job) is not None
+
+
+def test_a_pause_lifted_between_mark_and_claim_costs_nothing(ledger: PostgresLedger, first: Session) -> None:
+    job = make_job()
+    make_worker(job.pool)
+    make_run(job)
+    assert dispatch(first, job).queued == 1
+    stop = make_stop(pool=job.pool, effect=Effect.HOLD)
+    Stop.objects.filter(pk=stop.pk).update(lifted_at=now())
+    assert claim_next(ledger, job) is not None
+
+
+def test_a_pause_that_is_not_committed_stops_no_claim_and_makes_none_wait(
+    ledger: PostgresLedger, first: Session
+) -> None:
+    job = make_job()
+    make_run(job, LiveState.QUEUED)
+    first.execute("BEGIN")
+    first.execute(
+        "INSERT INTO beatkeeper_stop (kind, effect, tag_name, tag_value, note, begins_at, lifted_by, created_by)"
+        " VALUES ('pause', 'hold', '', '', '', now(), '', '')"
+    )
+    assert claim_next(ledger, job) is not None
+    first.execute("ROLLBACK")
+
+
+def test_what_a_dispatch_blocks_for_a_pause_lifted_meanwhile_is_found_by_the_next_sweep(
+    first: Session, second: Session
+) -> None:
+    """The dispatch has read the pause and not yet committed; the sweep after the lift sees nothing to release."""
+    job = make_job(tags={"team": "pay"})
+    make_worker(job.pool)
+    make_run(job)
+    stop = make_stop(tag_name="team")
+    first.execute("BEGIN")
+    assert dispatch(first, job).blocked == 1
+    Stop.objects.filter(pk=stop.pk).update(lifted_at=now())
+    assert release_unstopped(second, [job.pk], "paused", now(), 9) == 0
+    first.execute("COMMIT")
+    assert release_unstopped(second, [job.pk], "paused", now(), 9) == 1
+    assert dispatch(first, job).queued == 1
 
 
 def _claim_values(job: Job, worker: WorkerNode) -> dict[str, Any]:

@@ -1,24 +1,30 @@
 """Attacks promises 2 and 3: one run per planned time, and an outcome for each."""
 
 from datetime import datetime, timedelta
+from itertools import count
 from typing import Any
+from uuid import UUID
 
 import psycopg
 import pytest
 from django.db import connection
 
 from auditlog.models import AuditEntry
-from jobs.models import Job, JobStatus
+from jobs.models import Calendar, Job, JobClock, JobStatus, PlannedChange
+from jobs.schedules import jittered, parse
+from runs.births import rank
 from runs.models import LiveRun, MissedSpan, Run
 from runs.slices import LostLocks
 from runs.states import LiveState, Trigger
-from runs.trigger import NoPartition, Triggered, rank, trigger_due, trigger_job
-from scheduler_project.sdk.ids import run_id
+from runs.trigger import NoPartition, Triggered, trigger_due, trigger_job
+from scheduler_project.sdk.ids import MILLISECOND, run_id
 from tests.factories import make_due, make_finished_run, make_job, make_run, now
 
 Session = psycopg.Connection[Any]
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
 ALL = range(64)
 
 
@@ -67,6 +73,20 @@ def test_other_slices_are_left_to_others(session: Session) -> None:
     others = [number for number in ALL if number != job.clock.slice]
     assert trigger_due(session, others).runs == 0
     assert trigger_due(session, [job.clock.slice]).runs == 1
+
+
+def test_of_one_instant_the_most_urgent_are_triggered_first(session: Session) -> None:
+    due_at = now() - SECOND
+    jobs = [make_job(next_run_at=due_at, priority=priority) for priority in (200, 1000, 0, 600)]
+    overdue = make_job(next_run_at=due_at - SECOND, priority=0)
+    for job in (*jobs, overdue):
+        JobClock.objects.filter(job=job).update(slice=0, priority=job.priority)
+    order: list[Job] = []
+    while (done := trigger_due(session, [0], batch=1)).runs:
+        order.append(Run.objects.exclude(job__in=order).get().job)
+        assert done.runs == 1
+    assert [job.priority for job in order] == [0, 1000, 600, 200, 0]
+    assert order[0] == overdue
 
 
 def test_each_time_within_the_grace_gets_a_run_of_its_own(session: Session) -> None:
@@ -135,7 +155,7 @@ def test_an_id_that_belongs_to_another_job_is_told_as_missed(
     due_at = make_due(job)
     make_finished_run(stranger, planned_at=due_at)
     taken = run_id(stranger.pk, due_at)
-    monkeypatch.setattr("runs.trigger.run_id", lambda *_: taken)
+    monkeypatch.setattr("runs.births.run_id", lambda *_: taken)
     trigger(session)
     span = MissedSpan.objects.get(job=job)
     assert (span.reason, span.from_at) == ("id taken", due_at)
@@ -224,6 +244,64 @@ class TestGaps:
         assert MissedSpan.objects.get(job=job).from_at == at
 
 
+class TestChangesOfSingleTimes:
+    def test_a_skipped_time_has_a_row_that_says_who_and_why(self, session: Session) -> None:
+        job = make_job(spec={"overlap": "skip"})
+        due_at = make_due(job)
+        change = PlannedChange.objects.create(job=job, planned_at=due_at, made_by="ann", note="no bank")
+        done = trigger(session)
+        assert (done.runs, done.skipped) == (0, 1)
+        run = Run.objects.get(pk=run_id(job.pk, due_at))
+        assert (run.state, run.reason) == ("skipped", "skipped by ann: no bank")
+        change.refresh_from_db()
+        assert change.done_at is not None
+
+    def test_a_moved_time_keeps_its_id_and_runs_at_its_new_instant(self, session: Session) -> None:
+        anchor = now() - 90 * SECOND
+        planned_at, moved_to = anchor + MINUTE, now() - SECOND
+        job = make_job(next_run_at=moved_to, spec=every(60, anchor))
+        change = PlannedChange.objects.create(job=job, planned_at=planned_at, moved_to=moved_to)
+        assert trigger(session).runs == 1
+        live = LiveRun.objects.get(pk=run_id(job.pk, planned_at))
+        assert (live.planned_at, live.available_at, live.state) == (planned_at, moved_to, LiveState.READY)
+        assert next_run_at(job) == anchor + 2 * MINUTE
+        change.refresh_from_db()
+        assert change.done_at is not None
+
+    def test_until_then_it_has_no_outcome_and_the_clock_waits_for_it(self, session: Session) -> None:
+        job = make_job()
+        due_at = make_due(job)
+        moved_to = now() + 10 * SECOND
+        PlannedChange.objects.create(job=job, planned_at=due_at, moved_to=moved_to)
+        done = trigger(session)
+        assert (done.runs, done.spans, next_run_at(job)) == (0, 0, moved_to)
+
+
+def test_a_flexible_window_lets_a_run_be_born_delayed(session: Session) -> None:
+    schedule, due_at = {"every": 3600, "jitter": 3000}, now() - SECOND
+    ids = (UUID(int=number << 64) for number in count(1))
+    late = next(one for one in ids if jittered(parse(schedule), one, due_at) > due_at + MINUTE)
+    job = make_job(id=late, next_run_at=due_at, spec={"schedule": schedule, "anchor_at": due_at - HOUR / 2})
+    assert trigger(session).runs == 1
+    live = LiveRun.objects.get(pk=run_id(job.pk, due_at))
+    assert (live.state, live.reason) == (LiveState.DELAYED, "flexible window")
+    assert live.wake_at == live.available_at > due_at
+    assert live.rank == rank(live.available_at, job.priority)
+
+
+def test_the_calendar_of_a_job_counts_as_it_is_now(session: Session) -> None:
+    job = make_job()
+    due_at = make_due(job)
+    closed = [{"date": f"{due_at + number * DAY:%Y-%m-%d}", "name": "closed"} for number in range(1, 4)]
+    calendar = Calendar.objects.create(tenant=job.tenant, name="ours", dates=closed)
+    schedule = {"cron": f"{due_at:%S %M %H} * * *", "calendar": {"name": "ours", "on_closed": "exclude"}}
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL session_replication_role = replica")
+        job.versions.update(schedule=schedule, calendar=calendar)
+    trigger(session)
+    assert next_run_at(job) == due_at.replace(microsecond=0) + 4 * DAY
+
+
 class TestEndOfAJob:
     def test_a_one_time_job_is_finished_by_its_run(self, session: Session) -> None:
         at = now() - SECOND
@@ -264,7 +342,9 @@ class TestPoison:
         assert "Europe/Atlantis" in poison.status_note
         entry = AuditEntry.objects.get(object_id=str(poison.pk))
         assert (entry.action, entry.tenant_id) == ("job.unrunnable", poison.tenant_id)
-        assert MissedSpan.objects.get(job=poison).from_at == due_at
+        span = MissedSpan.objects.get(job=poison)
+        # What follows the span is made up for by whoever resumes the job: those times are after `status_at`.
+        assert (span.from_at, span.to_at) == (due_at, poison.status_at + MILLISECOND)
 
     def test_a_row_the_database_refuses_parks_its_job_and_no_other(self, session: Session) -> None:
         jobs = [make_job() for _ in range(9)]

@@ -1,0 +1,155 @@
+"""What becomes of planned times that were missed: which of them still run, and which are told as spans. Pure.
+
+A planned time either has a run or lies in a span, never both.
+"""
+
+from collections.abc import Collection, Sequence
+from datetime import datetime, timedelta
+from functools import lru_cache
+from itertools import pairwise
+from typing import NamedTuple
+
+from jobs.schedules import Cron, Schedule, due_times, next_after
+from jobs.stop_rules import StopRow, Stops
+from runs.due_jobs import DueJob, longest_reach
+from scheduler_project.sdk.ids import EPOCH, MILLISECOND
+
+DOWNTIME = "downtime"
+TOO_OLD = "too old"
+SKIP, LAST, ALL = "skip", "last", "all"
+SETTLED, WORKING, OPEN = "settled", "working", "open"
+# No further are the times of a span counted.
+MOST_COUNTED = 10_000
+NO_STOPS = Stops()
+
+
+class Span(NamedTuple):
+    """A row of missed times. What it counts on is the schedule of the job's version."""
+
+    job: DueJob
+    from_at: datetime
+    to_at: datetime
+    reason: str
+    policy: str = SKIP
+    state: str = SETTLED
+    stop_id: int | None = None
+    # Working: the next time to run. Open: the planned time after the last one in it, if there is one.
+    cursor: datetime | None = None
+    next_at: datetime | None = None
+    # How many planned times it holds, if they were counted.
+    number: int | None = None
+
+
+class Piece(NamedTuple):
+    """Missed times that share their fate; `from_at` is the first of them."""
+
+    from_at: datetime
+    to_at: datetime
+    stop: StopRow | None = None
+
+
+class MadeUp(NamedTuple):
+    """At most one run at once; the policy `all` works off its spans later."""
+
+    run_at: datetime | None
+    spans: list[Span]
+
+
+def cut(
+    job: DueJob,
+    from_at: datetime,
+    to_at: datetime,
+    stops: Stops = NO_STOPS,
+    without: Collection[datetime] = (),
+) -> list[Piece]:
+    """[from_at, to_at) where stops begin and end, less single times; `from_at` is a planned time itself."""
+    if from_at >= to_at:
+        return []
+    if not stops and not without:
+        return [Piece(from_at, to_at)]
+    edges = {from_at, to_at}
+    edges.update(edge for stop in stops.rows for edge in (stop.begins_at, stop.over_at) if edge is not None)
+    edges.update(edge for single in without for edge in (single, single + MILLISECOND))
+    pieces: list[Piece] = []
+    for begin, end in pairwise(sorted(edge for edge in edges if from_at <= edge <= to_at)):
+        first = begin if begin == from_at else job.first_time(begin, end)
+        if first is None or first in without:
+            continue
+        stop = suspending(job, stops, first)
+        if pieces and pieces[-1].to_at == begin and pieces[-1].stop == stop:
+            pieces[-1] = pieces[-1]._replace(to_at=end)
+        else:
+            pieces.append(Piece(first, end, stop))
+    return pieces
+
+
+def suspending(job: DueJob, stops: Stops, planned_at: datetime) -> StopRow | None:
+    return stops.suspends(job.tenant_id, job.pool_id, job.tags, planned_at)
+
+
+def open_span(job: DueJob, piece: Piece) -> Span:
+    """Until the stop is over, each visit makes it longer."""
+    assert piece.stop is not None  # noqa: S101 - asked only for those
+    follows = job.next_time(piece.to_at - MILLISECOND)
+    return Span(
+        job, piece.from_at, piece.to_at, piece.stop.reason, job.catch_up.policy, OPEN, piece.stop.id, follows
+    )
+
+
+def make_up(
+    job: DueJob,
+    pieces: Sequence[Piece],
+    now: datetime,
+    reason: str,
+    *,
+    policy: str | None = None,
+    superseded: bool = False,
+    window: timedelta | None = None,
+) -> MadeUp:
+    """By the job's policy and window. A missed time that is `superseded` by a later one is not the last any more."""
+    policy = policy or job.catch_up.policy
+    reach = now - min(job.catch_up.window if window is None else window, longest_reach())
+    if policy == ALL:
+        return MadeUp(None, [span for piece in pieces for span in _work_off(job, piece, now, reason, reach)])
+    run_at, kept = None, list(pieces)
+    if policy == LAST and kept and not superseded:
+        newest = kept.pop()
+        last = job.last_time(newest.from_at, newest.to_at) or newest.from_at
+        if last >= reach:
+            run_at, newest = last, newest._replace(to_at=last)
+        if newest.from_at < newest.to_at:
+            kept.append(newest)
+    return MadeUp(run_at, [Span(job, piece.from_at, piece.to_at, reason, policy) for piece in kept])
+
+
+def _work_off(job: DueJob, piece: Piece, now: datetime, reason: str, reach: datetime) -> list[Span]:
+    """The part within reach for the cursor, the one before it told as too old."""
+    spans, first = [], piece.from_at
+    if first < reach:
+        found = job.first_time(reach, piece.to_at)
+        spans.append(Span(job, first, found or piece.to_at, TOO_OLD, ALL))
+        if found is None:
+            return spans
+        first = found
+    cursor, to_at = first, piece.to_at
+    if job.catch_up.newest_first:
+        cursor = job.last_time(first, to_at) or first
+        to_at = cursor + MILLISECOND
+    spans.append(Span(job, first, to_at, reason, ALL, WORKING, None, cursor, now))
+    return spans
+
+
+def counted(job: DueJob, from_at: datetime, to_at: datetime) -> int:
+    """How many planned times lie in [from_at, to_at); MOST_COUNTED stands for that many or more."""
+    schedule = job.read_schedule()
+    # After an outage thousands of jobs share a pattern and its missed times.
+    anchor = EPOCH if isinstance(schedule, Cron) else job.anchor_at
+    return _counted(schedule, anchor, from_at, to_at)
+
+
+@lru_cache(maxsize=4096)
+def _counted(schedule: Schedule, anchor: datetime, from_at: datetime, to_at: datetime) -> int:
+    first = next_after(schedule, from_at - MILLISECOND, anchor=anchor)
+    if first is None or first >= to_at:
+        return 0
+    return len(due_times(schedule, first, to_at - MILLISECOND, anchor=anchor, limit=MOST_COUNTED))

@@ -1,0 +1,130 @@
+-- Missed times: what waited for the end of a stop, and what the catch-up policy `all` works off.
+-- Whoever writes a span holds the clock of its job; then come stops, spans, gates and runs.
+
+-- name: next_catch_up
+-- The idle probe: the first working span of each slice held, and whether a stop that is over is not settled.
+SELECT pg_backend_pid(), clock_timestamp(), min(first.next_at),
+       EXISTS (SELECT FROM beatkeeper_stop
+               WHERE settled_at IS NULL AND begins_at <= clock_timestamp()
+                 AND least(lifted_at, ends_at) <= clock_timestamp())
+FROM (VALUES (0)) AS always
+LEFT JOIN (
+    unnest(%(slices)s::smallint[]) AS held (slice)
+    CROSS JOIN LATERAL (
+        SELECT span.next_at FROM beatkeeper_missed_span span
+        WHERE span.slice = held.slice AND span.state = 'working'
+        ORDER BY span.next_at LIMIT 1
+    ) first
+) ON true;
+
+-- name: jobs_with_due_spans
+-- Jobs whose pace allows a further run, a fair share of each slice; the longest overdue first.
+SELECT DISTINCT due.job_id
+FROM unnest(%(slices)s::smallint[]) AS held (slice)
+CROSS JOIN LATERAL (
+    SELECT span.job_id FROM beatkeeper_missed_span span
+    WHERE span.slice = held.slice AND span.state = 'working' AND span.next_at <= %(now)s
+    ORDER BY span.next_at LIMIT %(share)s
+) due;
+
+-- name: jobs_with_open_spans
+-- Jobs that a stop kept from their runs.
+SELECT DISTINCT span.job_id FROM (
+    SELECT job_id FROM beatkeeper_missed_span
+    WHERE stop_id = %(stop)s AND state = 'open' AND slice = ANY (%(slices)s::smallint[])
+    LIMIT %(most)s
+) span;
+
+-- name: lock_clocks
+-- Of these jobs; one that is being triggered or edited is left for the next pass.
+SELECT job_id FROM beatkeeper_job_clock
+WHERE job_id = ANY (%(jobs)s::uuid[]) ORDER BY job_id FOR UPDATE SKIP LOCKED;
+
+-- name: lock_due_spans
+-- The clocks are ours.
+SELECT id, job_id, version, from_at, to_at, reason, stop_id, cursor, made FROM beatkeeper_missed_span
+WHERE job_id = ANY (%(jobs)s::uuid[]) AND state = 'working' AND next_at <= %(now)s
+ORDER BY id FOR UPDATE;
+
+-- name: lock_open_spans
+-- All of the stop, of jobs whose clocks are ours.
+SELECT id, job_id, version, from_at, to_at, reason, stop_id, cursor, made FROM beatkeeper_missed_span
+WHERE job_id = ANY (%(jobs)s::uuid[]) AND stop_id = %(stop)s AND state = 'open'
+ORDER BY id FOR UPDATE;
+
+-- name: jobs_of_spans
+-- The jobs as they are now, with the schedule under which the times were planned.
+SELECT job.id, job.tenant_id, job.pool_id, version.version, job.priority,
+       CASE WHEN job.deleted_at IS NULL THEN job.status ELSE 'cancelled' END,
+       version.schedule::text, calendar.working_time, version.anchor_at, version.overlap, version.catch_up::text,
+       version.target_key, gate.job_id IS NOT NULL, unfinished.id IS NOT NULL,
+       CASE WHEN %(need_tags)s THEN job.tags::text END
+FROM unnest(%(jobs)s::uuid[], %(versions)s::int[]) AS span (job_id, version)
+JOIN beatkeeper_job job ON job.id = span.job_id
+JOIN beatkeeper_job_version version ON version.job_id = span.job_id AND version.version = span.version
+LEFT JOIN beatkeeper_job_gate gate ON gate.job_id = span.job_id
+LEFT JOIN LATERAL (
+    SELECT jsonb_build_object('timezone', timezone, 'dates', dates, 'weekly', weekly)::text AS working_time
+    FROM beatkeeper_calendar WHERE id = version.calendar_id
+) calendar ON true
+LEFT JOIN LATERAL (
+    SELECT live.id FROM beatkeeper_live_run live
+    WHERE version.overlap <> 'allow_all' AND live.job_id = span.job_id
+      AND live.trigger IN ('schedule', 'catch_up')
+    LIMIT 1
+) unfinished ON true;
+
+-- name: move_spans
+-- Working spans shrink by what was made of them; the times left wait for their pace.
+UPDATE beatkeeper_missed_span span
+SET from_at = new.from_at, to_at = new.to_at, cursor = new.cursor, next_at = new.next_at, made = new.made
+FROM unnest(%(id)s::bigint[], %(from_at)s::timestamptz[], %(to_at)s::timestamptz[], %(cursor)s::timestamptz[],
+            %(next_at)s::timestamptz[], %(made)s::bigint[]) AS new (id, from_at, to_at, cursor, next_at, made)
+WHERE span.id = new.id AND span.state = 'working';
+
+-- name: pace_other_spans
+-- The pace is the job's, however many spans it has.
+UPDATE beatkeeper_missed_span span SET next_at = new.next_at
+FROM unnest(%(job_id)s::uuid[], %(next_at)s::timestamptz[]) AS new (job_id, next_at)
+WHERE span.job_id = new.job_id AND span.state = 'working' AND span.next_at < new.next_at;
+
+-- name: end_spans
+-- Worked off, or replaced by what its times became.
+DELETE FROM beatkeeper_missed_span WHERE id = ANY (%(ids)s::bigint[]);
+
+-- name: give_up_spans
+-- What is left of working spans gets no run, for this reason.
+UPDATE beatkeeper_missed_span SET state = 'settled', reason = %(reason)s, policy = 'skip', cursor = NULL, next_at = NULL
+WHERE job_id = %(job)s AND state = 'working';
+
+-- name: move_spans_to_version
+-- The planned times of both versions are the same, so what is to come runs as the new one says.
+UPDATE beatkeeper_missed_span SET version = %(version)s
+WHERE job_id = %(job)s AND version = %(before)s AND state <> 'settled';
+
+-- name: stop_is_waited_for
+-- Whether a span waits for the end of this stop, or a clock stands before it, whose times may have to.
+SELECT EXISTS (SELECT FROM beatkeeper_missed_span WHERE stop_id = %(stop)s AND state = 'open')
+    OR EXISTS (
+        SELECT FROM generate_series(0, %(slices)s - 1) AS slice
+        CROSS JOIN LATERAL (
+            SELECT FROM beatkeeper_job_clock clock
+            WHERE clock.slice = slice AND clock.next_run_at < %(over_at)s LIMIT 1
+        ) behind
+    );
+
+-- name: uncounted_spans
+-- Spans whose planned times nobody has counted yet.
+SELECT id, job_id, version, from_at, to_at, reason, stop_id, cursor, made FROM beatkeeper_missed_span
+WHERE slice = ANY (%(slices)s::smallint[]) AND count IS NULL AND state <> 'open'
+LIMIT %(most)s;
+
+-- name: count_spans
+-- Without the clock, so one that is being worked off at this moment is left out.
+WITH locked AS MATERIALIZED (
+    SELECT id FROM beatkeeper_missed_span
+    WHERE id = ANY (%(id)s::bigint[]) AND count IS NULL ORDER BY id FOR UPDATE SKIP LOCKED
+)
+UPDATE beatkeeper_missed_span span SET count = new.count
+FROM unnest(%(id)s::bigint[], %(count)s::bigint[]) AS new (id, count) JOIN locked USING (id)
+WHERE span.id = locked.id;

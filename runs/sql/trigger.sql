@@ -1,0 +1,178 @@
+-- From due job to run row. Whoever ends a run names its id and a range, or every partition is planned.
+-- One lock order everywhere: JobClock, JobGate by job, LiveRun by id, Lane, WorkerNode.
+
+-- name: session_and_time
+-- Which session this is, and what time it is: the database's clock is the only clock.
+SELECT pg_backend_pid(), clock_timestamp();
+
+-- name: next_due
+-- The idle probe of the trigger: one index look-up for each slice held.
+SELECT pg_backend_pid(), clock_timestamp(), min(first.next_run_at)
+FROM unnest(%(slices)s::smallint[]) AS held (slice)
+CROSS JOIN LATERAL (
+    SELECT clock.next_run_at FROM beatkeeper_job_clock clock
+    WHERE clock.slice = held.slice AND clock.next_run_at IS NOT NULL
+    ORDER BY clock.next_run_at LIMIT 1
+) first;
+
+-- name: lock_due_clocks
+-- Clocks due in these bounds, a fair share of each slice, the most urgent of an instant first; one that somebody is
+-- editing waits for the next pass.
+SELECT due.job_id, due.next_run_at, due.slice
+FROM unnest(%(slices)s::smallint[]) AS held (slice)
+CROSS JOIN LATERAL (
+    SELECT clock.job_id, clock.next_run_at, clock.slice FROM beatkeeper_job_clock clock
+    WHERE clock.slice = held.slice AND clock.next_run_at >= %(since)s AND clock.next_run_at <= %(until)s
+    ORDER BY clock.next_run_at, clock.priority DESC LIMIT %(share)s
+    FOR UPDATE SKIP LOCKED
+) due;
+
+-- name: lock_due_clock
+-- The clock of one job, if it is due; waits for whoever has it.
+SELECT clock.job_id, clock.next_run_at, clock.slice FROM beatkeeper_job_clock clock
+WHERE clock.job_id = %(job)s AND clock.next_run_at <= %(now)s
+FOR UPDATE;
+
+-- name: jobs_of_clocks
+-- What is due, read after its clock was locked: edits and earlier triggers of these jobs are seen whole.
+SELECT job.id, job.tenant_id, job.pool_id, job.version, job.priority,
+       CASE WHEN job.deleted_at IS NULL THEN job.status ELSE 'cancelled' END,
+       version.schedule::text, calendar.working_time, version.anchor_at, version.overlap, version.catch_up::text,
+       version.target_key,
+       gate.job_id IS NOT NULL, unfinished.id IS NOT NULL, CASE WHEN %(need_tags)s THEN job.tags::text END
+FROM unnest(%(jobs)s::uuid[]) AS clock (job_id)
+JOIN beatkeeper_job job ON job.id = clock.job_id
+JOIN beatkeeper_job_version version ON version.job_id = clock.job_id AND version.version = job.version
+LEFT JOIN beatkeeper_job_gate gate ON gate.job_id = clock.job_id
+LEFT JOIN LATERAL (
+    SELECT jsonb_build_object('timezone', timezone, 'dates', dates, 'weekly', weekly)::text AS working_time
+    FROM beatkeeper_calendar WHERE id = version.calendar_id
+) calendar ON true
+-- Not EXISTS, which the planner may answer by reading the whole table into a hash.
+LEFT JOIN LATERAL (
+    SELECT live.id FROM beatkeeper_live_run live
+    WHERE version.overlap = 'skip' AND live.job_id = clock.job_id AND live.trigger IN ('schedule', 'catch_up')
+    LIMIT 1
+) unfinished ON true;
+
+-- name: changes_exist
+-- Most installations never change a single time.
+SELECT EXISTS (SELECT FROM beatkeeper_planned_change);
+
+-- name: changes_of_clocks
+-- Single planned times that somebody skipped or moved, of clocks that are locked.
+SELECT change.job_id, change.id, change.planned_at, change.moved_to, change.made_by, change.note,
+       change.done_at IS NOT NULL
+FROM unnest(%(jobs)s::uuid[], %(due_at)s::timestamptz[]) AS clock (job_id, due_at)
+JOIN beatkeeper_planned_change change
+    ON change.job_id = clock.job_id AND (change.done_at IS NULL OR change.planned_at >= clock.due_at)
+ORDER BY change.job_id, change.planned_at;
+
+-- name: end_changes
+-- The runs of these times exist, or rows that say why there is none.
+UPDATE beatkeeper_planned_change SET done_at = clock_timestamp()
+WHERE id = ANY (%(changes)s::bigint[]) AND done_at IS NULL;
+
+-- name: runs_that_exist
+-- Which of these ids are taken, and by which job.
+SELECT run.id, run.job_id FROM beatkeeper_run run
+WHERE run.id = ANY (%(ids)s::uuid[]) AND run.id >= %(first)s AND run.id <= %(last)s;
+
+-- name: insert_runs
+-- Run rows, and a live row for each that was really inserted and has something to do. Input is sorted by id.
+WITH inserted AS (
+    INSERT INTO beatkeeper_run
+        (id, tenant_id, job_id, version, pool_id, trigger, planned_at, priority, state, reason, finished_at)
+    SELECT id, tenant_id, job_id, version, pool_id, trigger, planned_at, priority, state,
+           CASE WHEN state IS NULL THEN '' ELSE reason END,
+           CASE WHEN state IS NULL THEN NULL ELSE clock_timestamp() END
+    FROM unnest(%(id)s::uuid[], %(tenant_id)s::int[], %(job_id)s::uuid[], %(version)s::int[], %(pool_id)s::int[],
+                %(trigger)s::text[], %(planned_at)s::timestamptz[], %(priority)s::smallint[], %(state)s::text[],
+                %(reason)s::text[])
+        AS new (id, tenant_id, job_id, version, pool_id, trigger, planned_at, priority, state, reason)
+    ON CONFLICT (id) DO NOTHING
+    RETURNING id, tenant_id, job_id, version, pool_id, trigger, planned_at, priority, state
+), live AS (
+    INSERT INTO beatkeeper_live_run
+        (id, tenant_id, job_id, version, pool_id, trigger, planned_at, priority, state, reason,
+         available_at, rank, target_key, gated, wake_at)
+    SELECT id, tenant_id, job_id, version, pool_id, trigger, planned_at, priority, new.live_state, new.reason,
+           new.available_at, new.rank, new.target_key, new.gated, new.wake_at
+    FROM inserted
+    JOIN unnest(%(id)s::uuid[], %(available_at)s::timestamptz[], %(rank)s::bigint[], %(target_key)s::text[],
+                %(gated)s::bool[], %(live_state)s::text[], %(reason)s::text[], %(wake_at)s::timestamptz[])
+        AS new (id, available_at, rank, target_key, gated, live_state, reason, wake_at) USING (id)
+    WHERE state IS NULL
+    ORDER BY id
+)
+SELECT id FROM inserted;
+
+-- name: move_clocks
+-- The next planned time of each job, or none.
+UPDATE beatkeeper_job_clock clock SET next_run_at = new.next_run_at
+FROM unnest(%(job_id)s::uuid[], %(next_run_at)s::timestamptz[]) AS new (job_id, next_run_at)
+WHERE clock.job_id = new.job_id;
+
+-- name: hold_stops
+-- Stops that planned times are about to wait for; one that somebody is changing, or waits to change, is left out:
+-- those who share a row never let another in as long as one of them has it.
+SELECT stop.id, least(stop.lifted_at, stop.ends_at) FROM beatkeeper_stop stop
+JOIN (SELECT id FROM unnest(%(stops)s::int[]) AS wanted (id) WHERE pg_try_advisory_xact_lock_shared(%(queue)s, id)) free
+    ON free.id = stop.id
+WHERE stop.settled_at IS NULL ORDER BY stop.id FOR SHARE OF stop SKIP LOCKED;
+
+-- name: wait_for_stops
+-- The same for one job, whose planned times must be settled now.
+SELECT stop.id, least(stop.lifted_at, stop.ends_at) FROM beatkeeper_stop stop
+JOIN (SELECT id, pg_advisory_xact_lock_shared(%(queue)s, id) FROM unnest(%(stops)s::int[]) AS wanted (id) OFFSET 0) free
+    ON free.id = stop.id
+WHERE stop.settled_at IS NULL ORDER BY stop.id FOR SHARE OF stop;
+
+-- name: extend_open_spans
+-- Spans that go on with the planned time that was to follow, of the same version and under the same stop.
+UPDATE beatkeeper_missed_span span SET to_at = new.to_at, cursor = new.cursor
+FROM unnest(%(job_id)s::uuid[], %(stop_id)s::int[], %(version)s::int[], %(from_at)s::timestamptz[],
+            %(to_at)s::timestamptz[], %(cursor)s::timestamptz[])
+    AS new (job_id, stop_id, version, from_at, to_at, cursor)
+WHERE span.job_id = new.job_id AND span.stop_id = new.stop_id AND span.state = 'open'
+    AND span.version = new.version AND span.cursor = new.from_at
+RETURNING new.job_id, new.from_at;
+
+-- name: insert_missed_spans
+-- Planned times that got no run of their own, and why (promise 3).
+INSERT INTO beatkeeper_missed_span
+    (tenant_id, job_id, version, slice, from_at, to_at, reason, policy, state, stop_id, cursor, next_at, count)
+SELECT * FROM unnest(%(tenant_id)s::int[], %(job_id)s::uuid[], %(version)s::int[], %(slice)s::smallint[],
+                     %(from_at)s::timestamptz[], %(to_at)s::timestamptz[], %(reason)s::text[], %(policy)s::text[],
+                     %(state)s::text[], %(stop_id)s::int[], %(cursor)s::timestamptz[], %(next_at)s::timestamptz[],
+                     %(number)s::bigint[]);
+
+-- name: lock_jobs
+-- Jobs whose status is about to change; one that a request holds is left out, and its clock waits for the next pass.
+SELECT id FROM beatkeeper_job WHERE id = ANY (%(jobs)s::uuid[]) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED;
+
+-- name: finish_jobs
+-- Jobs whose schedule has no further time.
+UPDATE beatkeeper_job SET status = 'finished', status_note = 'The schedule has no further time.',
+    status_by = 'scheduler', status_at = clock_timestamp(), updated_at = clock_timestamp()
+WHERE id = ANY (%(jobs)s::uuid[]) AND status = 'active';
+
+-- name: park_job
+-- A job that cannot be planned stops here, with the reason and its audit entry; the others go on.
+WITH parked AS (
+    -- It stands still from the end of its span on: a later instant would leave times that nobody tells.
+    UPDATE beatkeeper_job SET status = 'unrunnable', status_note = %(note)s, status_by = 'scheduler',
+        status_at = %(to_at)s::timestamptz - interval '1 millisecond', updated_at = clock_timestamp()
+    WHERE id = %(job)s
+    RETURNING id, tenant_id, version
+), stopped AS (
+    UPDATE beatkeeper_job_clock SET next_run_at = NULL WHERE job_id = %(job)s
+), span AS (
+    INSERT INTO beatkeeper_missed_span (tenant_id, job_id, version, slice, from_at, to_at, reason, policy)
+    SELECT tenant_id, id, version, %(slice)s, %(from_at)s, %(to_at)s, 'unrunnable', 'skip' FROM parked
+)
+INSERT INTO beatkeeper_audit_entry
+    (tenant_id, actor_kind, actor, action, object_type, object_id, before, after, reason, request_id)
+SELECT tenant_id, 'system', 'scheduler', 'job.unrunnable', 'job', id::text, '{"status": "active"}',
+       jsonb_build_object('status', 'unrunnable', 'status_note', %(note)s::text), %(note)s, ''
+FROM parked;

@@ -1,0 +1,315 @@
+"""Jobs and schedulers under everything that may happen to them, in any order.
+
+Whatever is created, edited, paused, stopped, skipped or moved, wherever a scheduler dies and however the clock
+jumps: once the schedulers have had their turn each planned time has one outcome, a run or a place in a span.
+"""
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.db import connection, transaction
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from jobs import planned_changes, services, stops
+from jobs.models import JOB_SLICES, Job, PlannedChange, Stop, StopKind
+from jobs.refusals import Refused
+from runs.catch_up import catch_up_once
+from runs.models import LiveRun, MissedSpan, Run
+from runs.services import cancel_run
+from runs.states import Trigger
+from runs.trigger import trigger_due
+from tests.factories import job_spec, make_pool, make_tenant
+from tests.model.crashes import Crash, crash_before
+from tests.model.fake_clock import FakeClock
+from tests.model.planned_times import ModelJob
+
+MOST_JOBS = 3
+MOST_PASSES = 50
+SCHEDULED = (Trigger.SCHEDULE, Trigger.CATCH_UP)
+
+schedules = st.sampled_from(
+    [{"every": 60}, {"every": 600}, {"every": 5400}, {"cron": "*/5 * * * *"}, {"cron": "*/30 * * * *"}]
+)
+overlaps = st.sampled_from(
+    ["skip", "buffer_one", "buffer_all", "cancel_other", "terminate_other", "allow_all"]
+)
+catch_ups = st.sampled_from(
+    [
+        {"policy": "skip"},
+        {"policy": "last"},
+        {"policy": "last", "window": "PT10M"},
+        {"policy": "all"},
+        {"policy": "all", "window": "PT2H", "max": 3},
+        {"policy": "all", "order": "newest", "per_minute": 30},
+    ]
+)
+jumps = st.one_of(st.integers(0, 90), st.integers(91, 5400), st.just(86_400)).map(
+    lambda s: timedelta(seconds=s)
+)
+somewhere = st.integers(1, 40)
+
+
+class JobsAndSchedulers(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.outer = transaction.atomic()
+        self.outer.__enter__()
+        connection.ensure_connection()
+        begin = datetime.now(timezone.utc).replace(microsecond=0) - timedelta(days=3)
+        self.clock = FakeClock(connection.connection, begin)
+        make_pool(slug="default")
+        self.tenant = make_tenant()
+        self.jobs: dict[UUID, ModelJob] = {}
+        self.settled = True
+
+    def teardown(self) -> None:
+        transaction.set_rollback(True)
+        self.outer.__exit__(None, None, None)
+
+    @property
+    def now(self) -> datetime:
+        return self.clock.now
+
+    # What people do.
+
+    @initialize(schedule=schedules, overlap=overlaps, catch_up=catch_ups)
+    def begin_with_a_job(self, schedule: dict[str, Any], overlap: str, catch_up: dict[str, Any]) -> None:
+        self.create(schedule, overlap, catch_up)
+
+    @precondition(lambda self: len(self.jobs) < MOST_JOBS)
+    @rule(schedule=schedules, overlap=overlaps, catch_up=catch_ups)
+    def create(self, schedule: dict[str, Any], overlap: str, catch_up: dict[str, Any]) -> None:
+        spec = job_spec(schedule=schedule, overlap=overlap, catch_up=catch_up, tags={"team": "a"})
+        job = services.create_job(self.tenant, spec)
+        self.jobs[job.pk] = ModelJob()
+        self.jobs[job.pk].begin(schedule, self.now)
+
+    @precondition(lambda self: self.jobs)
+    @rule(data=st.data(), schedule=schedules, dies_at=st.none() | somewhere)
+    def edit_schedule(self, data: st.DataObject, schedule: dict[str, Any], dies_at: int | None) -> None:
+        job, model = self._some_job(data)
+        if model.ended or schedule == model.present.schedule:
+            return
+        if self._done(dies_at, lambda: services.edit_job(job, {"schedule": schedule})):
+            if model.paused:
+                model.go_on(self.now)
+                model.end(self.now)
+                model.begin(schedule, self.now)
+                model.end(self.now)
+            else:
+                model.end(self.now)
+                model.begin(schedule, self.now)
+
+    @precondition(lambda self: self.jobs)
+    @rule(data=st.data(), overlap=overlaps, catch_up=catch_ups)
+    def edit_policies(self, data: st.DataObject, overlap: str, catch_up: dict[str, Any]) -> None:
+        job, model = self._some_job(data)
+        if not model.ended:
+            services.edit_job(job, {"overlap": overlap, "catch_up": catch_up})
+
+    @precondition(lambda self: self.jobs)
+    @rule(data=st.data(), dies_at=st.none() | somewhere)
+    def pause(self, data: st.DataObject, dies_at: int | None) -> None:
+        job, model = self._some_job(data)
+        if model.ended or model.paused:
+            return
+        if self._done(dies_at, lambda: services.pause_job(job)):
+            model.end(self.now)
+            model.paused = True
+
+    @precondition(lambda self: any(model.paused for model in self.jobs.values()))
+    @rule(
+        data=st.data(), catch_up=st.sampled_from([None, "skip", "last", "all"]), dies_at=st.none() | somewhere
+    )
+    def resume(self, data: st.DataObject, catch_up: str | None, dies_at: int | None) -> None:
+        paused = [job for job, model in self.jobs.items() if model.paused]
+        job, model = self._job(data.draw(st.sampled_from(paused)))
+        if self._done(dies_at, lambda: services.resume_with(job, catch_up=catch_up)):
+            model.go_on(self.now)
+            model.paused = False
+
+    @precondition(lambda self: self.jobs)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        job, model = self._some_job(data)
+        if not model.ended:
+            services.cancel_job(job)
+            if not model.paused:
+                model.end(self.now)
+            model.paused, model.ended = False, True
+
+    @precondition(lambda self: self.jobs)
+    @rule(data=st.data(), ahead=st.integers(1, 5), move=st.none() | st.integers(1, 7200))
+    def change_a_time(self, data: st.DataObject, ahead: int, move: int | None) -> None:
+        job, model = self._some_job(data)
+        if model.ended:
+            return
+        stretch = model.present
+        planned = sorted(
+            at
+            for at in type(stretch)(stretch.schedule, stretch.anchor, stretch.after).times(
+                self.now + timedelta(days=1)
+            )
+            if at > self.now
+        )[ahead - 1]
+        change: dict[str, Any] = {"planned_at": planned.isoformat()}
+        change |= (
+            {"skip": True} if move is None else {"move_to": (self.now + timedelta(seconds=move)).isoformat()}
+        )
+        try:
+            planned_changes.change_time(job, change)
+        except Refused:
+            return
+
+    @rule(
+        kind=st.sampled_from(["catch_up", "skip", "run_after", "hold"]),
+        begins=st.integers(0, 3600),
+        lasts=st.integers(1, 7200),
+        then=st.lists(jumps, min_size=1, max_size=3),
+    )
+    def stop(self, kind: str, begins: int, lasts: int, then: list[timedelta]) -> None:
+        begins_at = self.now + timedelta(seconds=begins)
+        spec = {"tag": "team:a", "begins_at": begins_at.isoformat()}
+        spec["ends_at"] = (begins_at + timedelta(seconds=lasts)).isoformat()
+        if kind == "catch_up":
+            stops.create_stop(StopKind.PAUSE, spec, tenant=self.tenant)
+        else:
+            stops.create_stop(StopKind.BLACKOUT, {**spec, "effect": kind}, tenant=self.tenant)
+        for jump in then:
+            self.time_passes_under_watch(jump)
+
+    @precondition(lambda self: Stop.objects.filter(settled_at=None).exists())
+    @rule(data=st.data())
+    def lift(self, data: st.DataObject) -> None:
+        unsettled = list(Stop.objects.filter(settled_at=None).order_by("pk"))
+        stops.lift_stop(data.draw(st.sampled_from(unsettled)))
+
+    @precondition(lambda self: LiveRun.objects.exists())
+    @rule(data=st.data())
+    def a_run_ends(self, data: st.DataObject) -> None:
+        live = list(LiveRun.objects.order_by("pk").values_list("pk", flat=True))
+        cancel_run(Run.objects.get(pk=data.draw(st.sampled_from(live))))
+
+    # What schedulers do.
+
+    @rule(jump=jumps)
+    def time_passes(self, jump: timedelta) -> None:
+        self.clock.set(self.now + jump)
+        self.settled = False
+
+    @rule(jump=jumps)
+    def time_passes_under_watch(self, jump: timedelta) -> None:
+        self.time_passes(jump)
+        self.schedulers_have_their_turn()
+
+    @rule(
+        half=st.sampled_from([range(JOB_SLICES // 2), range(JOB_SLICES // 2, JOB_SLICES)]), dies_at=somewhere
+    )
+    def a_scheduler_dies_in_its_pass(self, half: range, dies_at: int) -> None:
+        self._done(dies_at, lambda: trigger_due(connection.connection, half))
+        self._done(dies_at, lambda: catch_up_once(connection.connection, half))
+
+    @rule()
+    def schedulers_have_their_turn(self) -> None:
+        for _ in range(MOST_PASSES):
+            triggered = trigger_due(connection.connection, range(JOB_SLICES))
+            caught_up = catch_up_once(connection.connection, range(JOB_SLICES))
+            if not (
+                triggered.runs or triggered.spans or triggered.more or caught_up.runs or caught_up.settled
+            ):
+                break
+        else:
+            pytest.fail("the schedulers come to no end")
+        self.settled = True
+
+    # What must hold.
+
+    @invariant()
+    def a_run_is_live_or_has_its_outcome(self) -> None:
+        live = set(LiveRun.objects.values_list("pk", flat=True))
+        assert live == set(Run.objects.filter(state=None).values_list("pk", flat=True))
+
+    @invariant()
+    def nothing_ran_that_was_not_planned(self) -> None:
+        for job, model in self.jobs.items():
+            ran = set(Run.objects.filter(job=job, trigger__in=SCHEDULED).values_list("planned_at", flat=True))
+            early = set(PlannedChange.objects.filter(job=job).values_list("planned_at", flat=True))
+            assert ran - early <= model.expected(self.now)
+
+    @invariant()
+    def each_planned_time_has_one_outcome(self) -> None:
+        if not self.settled:
+            return
+        for job, model in self.jobs.items():
+            ran = set(Run.objects.filter(job=job, trigger__in=SCHEDULED).values_list("planned_at", flat=True))
+            spans = list(
+                MissedSpan.objects.filter(job=job).values_list("from_at", "to_at", "reason", "state")
+            )
+            pending = set(
+                PlannedChange.objects.filter(job=job, done_at=None, moved_to__gt=self.now).values_list(
+                    "planned_at", flat=True
+                )
+            )
+            for at in sorted(model.expected(self.now)):
+                told = [span for span in spans if span[0] <= at < span[1]]
+                outcomes = (at in ran) + len(told)
+                if at in pending:
+                    assert outcomes == 0, f"{at} waits to be moved and has {outcomes} outcomes: {told}"
+                else:
+                    assert outcomes == 1, (
+                        f"{at} of {model} has {outcomes} outcomes: {at in ran}, {told}, {spans}"
+                    )
+
+    def _some_job(self, data: st.DataObject) -> tuple[Job, ModelJob]:
+        return self._job(data.draw(st.sampled_from(list(self.jobs))))
+
+    def _job(self, job_id: UUID) -> tuple[Job, ModelJob]:
+        return Job.objects.get(pk=job_id), self.jobs[job_id]
+
+    def _done(self, dies_at: int | None, action: Any) -> bool:
+        """Whether it came to its end; a process that dies leaves nothing behind of its transaction."""
+        if dies_at is None:
+            action()
+            return True
+        try:
+            with transaction.atomic(), crash_before(dies_at):
+                action()
+        except Crash:
+            return False
+        return True
+
+
+@pytest.mark.django_db
+def test_each_planned_time_has_one_outcome() -> None:
+    check(examples=40, steps=25)
+
+
+@pytest.mark.chaos
+@pytest.mark.django_db
+def test_each_planned_time_has_one_outcome_in_many_more_histories() -> None:
+    check(examples=400, steps=40)
+
+
+def check(examples: int, steps: int) -> None:
+    run_state_machine_as_test(
+        JobsAndSchedulers,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=steps,
+            deadline=None,
+            database=None,
+            derandomize=examples < 100,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
