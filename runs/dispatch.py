@@ -4,60 +4,48 @@ One scheduler decides for all lanes of a pool, so shares and limits have one dec
 and that is committed; only then does a permit go out for each, and whether it arrives changes nothing but time.
 """
 
-from collections import Counter, deque
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
-from itertools import islice
+import json
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, time
 from typing import NamedTuple
 from uuid import UUID
 
 from django.conf import settings
 
 from runs import shares, transitions
-from runs.publish import HIGHEST_PRIORITY, Permit
+from runs.brokers import HIGHEST_PRIORITY, queue_version
+from runs.lanes import NO_LIVE_WORKER, LaneMemories, LaneRow, day_of
+from runs.pace import Pace
+from runs.permits import Permit
 from runs.queries import Connection, change, rows
 from runs.shares import LaneLoad
+from runs.stops import Stops, read_stops
 from scheduler_project.sdk.ids import milliseconds
 
-TURNOVER_SECONDS = 1.0
-# How far ahead a lane's turnover is queued; several looks fit into it, also in a pool so large that each is slow.
-LOOK_AHEAD_SECONDS = 0.3
-LOOKS_AHEAD = 2.5
-LONGEST_LOOK_AHEAD_SECONDS = 2.0
 MOST_IN_A_PASS = 2000
+# Runs of a lane that are read beyond those that may go, after a pass that met some that may not.
+LEAST_DEPTH = 64
+MOST_DEPTH = 1024
 CLASS_QUEUES = 8
-POOL_PAUSED = "paused"
-NO_LIVE_WORKER = "no live worker"
-RATE_LIMIT = "rate limit"
-QUOTA = "quota"
-
-
-class LaneRow(NamedTuple):
-    tenant_id: int
-    slug: str
-    weight: int
-    max_running: int | None
-    rate_limit: float | None
-    lane_id: int | None
-    queue: str
-    tokens: float | None
-    tokens_at: datetime | None
-    reason: str
-    window: int
-    allowed: bool
+# So often the places that lanes have no runs for are shared out among the others.
+MOST_ROUNDS = 4
+NO_TAGS: Mapping[str, str] = {}
 
 
 class Candidate(NamedTuple):
-    """A ready run among the best of its lane."""
+    """A ready run among the best of its lane, locked: where its row lies is where it will lie when it is marked."""
 
-    id: UUID
+    place: str
     tenant_id: int
-    job_id: UUID
     rank: int
     target_key: str
-    gated: bool
+    # Its job, if that has a limit.
+    limited: UUID | None
     paused: bool
+    # Read only while a stop names a tag.
+    tags: str | None
 
 
 @dataclass(slots=True)
@@ -72,36 +60,13 @@ class Dispatched:
 
 
 @dataclass(slots=True)
-class LanePace:
-    """What the dispatcher remembers of a lane: how fast it frees its slots, and what it had of them by weight."""
-
-    served: float
-    occupied: int = 0
-    freed: deque[tuple[float, int]] = field(default_factory=deque)
-
-    def look(self, at: float, since: float, load: LaneLoad) -> None:
-        ended = max(0, self.occupied - load.running - load.queued)
-        if ended and at - since > TURNOVER_SECONDS:
-            ended = int(ended * TURNOVER_SECONDS / (at - since))
-        if ended:
-            self.freed.append((at, ended))
-        while self.freed and self.freed[0][0] < at - TURNOVER_SECONDS:
-            self.freed.popleft()
-        self.served += load.running * (at - since) / load.weight
-        self.occupied = load.running + load.queued
-
-    def turnover(self, ahead: float) -> float:
-        return sum(count for _, count in self.freed) * ahead / TURNOVER_SECONDS if self.freed else 0.0
-
-
-@dataclass(slots=True)
 class PoolMemory:
     """Of one pool, kept from pass to pass by whoever dispatches it; losing it costs a second of ramp-up."""
 
-    looked_at: float = 0.0
-    paces: dict[int, LanePace] = field(default_factory=dict)
+    lanes: LaneMemories = field(default_factory=LaneMemories)
     nodes: frozenset[UUID] = frozenset()
     targets: frozenset[str] = frozenset()
+    pace: Pace = field(default_factory=lambda: Pace("dispatch", MOST_IN_A_PASS))
 
 
 class Gates:
@@ -115,11 +80,13 @@ class Gates:
         held = {"jobs": list(self.limits)}
         self.occupied: dict[UUID, int] = dict(rows(connection, "occupied_gates", held)) if self.limits else {}
 
-    def has_room(self, job: UUID) -> bool:
-        return self.occupied.get(job, 0) < self.limits[job]
-
-    def enter(self, job: UUID) -> None:
-        self.occupied[job] = self.occupied.get(job, 0) + 1
+    def enter(self, job: UUID) -> bool:
+        """Whether there was room for one more."""
+        occupied = self.occupied.get(job, 0)
+        if occupied >= self.limits[job]:
+            return False
+        self.occupied[job] = occupied + 1
+        return True
 
 
 def dispatch_pool(
@@ -127,10 +94,10 @@ def dispatch_pool(
 ) -> Dispatched:
     """One pass over a pool, in one transaction; the caller publishes the permits after it.
 
-    1. Find the lanes with ready runs, and make those that are new.
+    1. Find the lanes with ready runs that no stop holds, and make those that are new.
     2. Share the pool's free slots out among them.
-    3. Take the best of each lane in rank order; block what may not go for a reason of its own.
-    4. Mark the rest queued.
+    3. Lock the best of each lane in rank order; block what may not go for a reason of its own.
+    4. Mark the rest queued, and write what this took of each lane's limits.
     """
     memory = memory if memory is not None else PoolMemory()
     with connection.transaction():
@@ -144,9 +111,11 @@ class Pool(NamedTuple):
     id: int
     slug: str
     shared: bool
-    paused: bool
     lanes: int
+    # How many may come at all: one or more. Whoever is alone has nobody to keep a slot for.
+    tenants: int
     exported: Sequence[str]
+    broker: str
 
 
 class Pass:
@@ -159,60 +128,27 @@ class Pass:
         self.memory = memory
         self.notice = notice
         self.exported = frozenset(pool.exported)
+        self.stops: Stops = read_stops(connection, now)
         self.done = Dispatched()
+        # Tenants with ready runs; of those whom a stop holds as a whole, why.
         self.ready: set[int] = set()
+        self.held: dict[int, str] = {}
+        # As they are stored, and as this pass leaves them.
+        self.stored: dict[int, LaneRow] = {}
         self.lanes: dict[int, LaneRow] = {}
         self.loads: dict[int, LaneLoad] = {}
 
     def run(self) -> Dispatched:
         capacity = self._capacity()
         capacity += self._find_lanes()
-        if self.pool.paused or not self.memory.nodes:
-            self._stop_lanes(POOL_PAUSED if self.pool.paused else NO_LIVE_WORKER)
-            return self.done
-        self.done.waiting = bool(self.ready)
-        turnover = int(self._weigh_lanes())
-        places = shares.share_out(capacity, self.loads.values(), self.pool.lanes, turnover)
-        handed = self._hand_over(self._best(places))
+        self._take_back()
+        handed: Counter[int] = Counter()
+        if self.memory.nodes:
+            self.done.waiting = bool(self.ready)
+            self._weigh()
+            handed = self._hand_over_in_rounds(capacity)
         self._write_lanes(handed)
         return self.done
-
-    def _find_lanes(self) -> int:
-        """Returns how many slots are taken on nodes that are no longer counted: draining ones above all."""
-        values = {"pool": self.pool.id, "nodes": list(self.memory.nodes)}
-        self.ready = {tenant for (tenant,) in rows(self.connection, "lanes_with_ready_runs", values)}
-        counted = rows(self.connection, "occupied", values)
-        self.loads = {
-            tenant: LaneLoad(tenant, running=running, queued=queued, ready=tenant in self.ready)
-            for tenant, running, queued, _ in counted
-        }
-        for tenant in self.ready - set(self.loads):
-            self.loads[tenant] = LaneLoad(tenant)
-        self.lanes = self._read_lanes()
-        missing = [self.lanes[tenant] for tenant in sorted(self.ready) if self.lanes[tenant].lane_id is None]
-        if missing:
-            self._make_lanes(missing)
-        return sum(elsewhere for *_, elsewhere in counted)
-
-    def _read_lanes(self) -> dict[int, LaneRow]:
-        found = rows(
-            self.connection,
-            "lanes",
-            {"pool": self.pool.id, "shared": self.pool.shared, "tenants": list(self.loads)},
-        )
-        return {row[0]: LaneRow(*row) for row in found}
-
-    def _make_lanes(self, missing: Sequence[LaneRow]) -> None:
-        room = settings.DEDICATED_QUEUES - self.pool.lanes
-        queues = [
-            queue_name(self.pool, lane, dedicated=number < room or not self.pool.shared)
-            for number, lane in enumerate(missing)
-        ]
-        tenants = [lane.tenant_id for lane in missing]
-        change(self.connection, "make_lanes", {"pool": self.pool.id, "tenants": tenants, "queues": queues})
-        self.pool = self.pool._replace(lanes=self.pool.lanes + len(missing))
-        self.lanes = self._read_lanes()
-        self.done.queues = [self.lanes[tenant].queue for tenant in tenants]
 
     def _capacity(self) -> int:
         """Slots that living workers have for us. What a worker knows never changes, so it is read once."""
@@ -224,72 +160,146 @@ class Pass:
             self.memory.targets = frozenset(target for (target,) in known)
         return sum(nodes.values())
 
-    def _weigh_lanes(self) -> float:
-        """Returns how many slots the whole pool is expected to free before the next look."""
-        at = self.now.timestamp()
-        since = self.memory.looked_at or at
-        self.memory.looked_at = at
-        before = self.memory.paces
-        # A lane that comes back starts where the least served one is: nobody saves up shares while idle, and
-        # nobody pays for slots that were idle otherwise.
-        floor = min((before[tenant].served for tenant in self.loads if tenant in before), default=0.0)
-        self.memory.paces = {tenant: before.get(tenant) or LanePace(floor) for tenant in self.loads}
-        ahead = min(LONGEST_LOOK_AHEAD_SECONDS, max(LOOK_AHEAD_SECONDS, LOOKS_AHEAD * (at - since)))
-        total = 0.0
-        for tenant, load in self.loads.items():
-            lane, pace = self.lanes[tenant], self.memory.paces[tenant]
-            load.weight, load.most = lane.weight, self._most(lane, load)
-            pace.look(at, since, load)
-            turnover = pace.turnover(ahead)
-            load.turnover, load.served = int(turnover), pace.served
-            total += turnover
-        return total
+    def _find_lanes(self) -> int:
+        """Returns how many slots are taken on nodes that are no longer counted: draining ones above all."""
+        values = {"pool": self.pool.id, "nodes": list(self.memory.nodes)}
+        self.ready = {tenant for (tenant,) in rows(self.connection, "lanes_with_ready_runs", values)}
+        counted = rows(self.connection, "occupied", values)
+        self._hold_lanes()
+        self.loads = {
+            tenant: LaneLoad(tenant, running=running, queued=queued, ready=tenant in self.ready)
+            for tenant, running, queued, _ in counted
+        }
+        for tenant in self.ready - self.loads.keys():
+            self.loads[tenant] = LaneLoad(tenant)
+        self._read_lanes()
+        with_work = sorted(self.ready | self.held.keys())
+        missing = [self.lanes[tenant] for tenant in with_work if self.lanes[tenant].lane_id is None]
+        if missing:
+            self._make_lanes(missing)
+        return sum(elsewhere for *_, elsewhere in counted)
 
-    def _most(self, lane: LaneRow, load: LaneLoad) -> int | None:
-        if lane.max_running is None and lane.rate_limit is None:
-            return None
-        limits = []
-        if lane.max_running is not None:
-            limits.append(max(0, lane.max_running - load.running - load.queued))
-        if lane.rate_limit is not None:
-            limits.append(int(tokens(lane, self.now)))
-        return min(limits, default=None)
+    def _hold_lanes(self) -> None:
+        """A stop that names no tag holds whole lanes: their runs are left alone, and the lane tells the reason."""
+        for tenant in self.ready if self.stops else ():
+            stop = self.stops.holds(tenant, self.pool.id, NO_TAGS, self.now)
+            if stop is not None:
+                self.held[tenant] = stop.reason
+        self.ready -= self.held.keys()
+
+    def _read_lanes(self) -> None:
+        tenants = [*self.loads, *self.held]
+        values = {"pool": self.pool.id, "shared": self.pool.shared, "tenants": tenants}
+        self.stored = {row[0]: LaneRow(*row) for row in rows(self.connection, "lanes", values)}
+        self.lanes = dict(self.stored)
+
+    def _make_lanes(self, missing: Sequence[LaneRow]) -> None:
+        room = settings.DEDICATED_QUEUES - self.pool.lanes
+        queues = [
+            queue_name(self.pool, lane, dedicated=number < room or not self.pool.shared)
+            for number, lane in enumerate(missing)
+        ]
+        tenants = [lane.tenant_id for lane in missing]
+        change(self.connection, "make_lanes", {"pool": self.pool.id, "tenants": tenants, "queues": queues})
+        self.pool = self.pool._replace(lanes=self.pool.lanes + len(missing))
+        self._read_lanes()
+        self.done.queues = [self.lanes[tenant].queue for tenant in tenants]
+
+    def _take_back(self) -> None:
+        """A run that came back before anybody claimed it, as after a pause, is not counted twice."""
+        if all(lane.daily_quota is None for lane in self.lanes.values()):
+            return
+        midnight = datetime.combine(day_of(self.now), time(), self.now.tzinfo)
+        values = {"pool": self.pool.id, "midnight": midnight, "most": MOST_IN_A_PASS}
+        for tenant, count in rows(self.connection, "take_back", values):
+            self.lanes[tenant] = self.lanes[tenant].take_back(count, self.now)
+
+    def _weigh(self) -> None:
+        for tenant, load in self.loads.items():
+            lane = self.lanes[tenant]
+            load.weight = lane.weight
+            if lane.limited:
+                load.most = lane.room(load.running + load.queued, self.now)
+        self.memory.lanes.look(self.loads, self.now.timestamp())
+
+    def _hand_over_in_rounds(self, capacity: int) -> Counter[int]:
+        """Who is hungriest gets places first, but may have no runs for them: those go to the others, so that no lane
+        waits for slots that stay idle. Returns how many runs each lane handed over, no more than a pass takes on."""
+        tenants = max(self.pool.lanes, self.pool.tenants)
+        kept = shares.reserve(capacity, tenants)
+        handed: Counter[int] = Counter()
+        for _ in range(MOST_ROUNDS):
+            left = self.memory.pace.size - handed.total()
+            places = shares.share_out(capacity, self._loads_after(handed), tenants, kept, left)
+            if not places:
+                break
+            round_handed = self._hand_over(places)
+            handed += round_handed
+            if all(round_handed[tenant] == count for tenant, count in places.items()):
+                break
+            for tenant, count in places.items():
+                load = self.loads[tenant]
+                load.ready = round_handed[tenant] == count
+        return handed
+
+    def _loads_after(self, handed: Counter[int]) -> Iterator[LaneLoad]:
+        for tenant, load in self.loads.items():
+            count = handed[tenant]
+            most = None if load.most is None else load.most - count
+            yield replace(load, queued=load.queued + count, most=most) if count else load
+
+    def _hand_over(self, places: Mapping[int, int]) -> Counter[int]:
+        """Returns how many runs each lane handed over."""
+        candidates = self._best(places)
+        blocked = {run.place: reason for run in candidates if (reason := self._own_reason(run))}
+        limited = {run.limited for run in candidates if run.limited and run.place not in blocked}
+        gates = Gates(self.connection, limited)
+        going, handed, left_behind = [], Counter[int](), Counter[int]()
+        for run in candidates:
+            if run.place in blocked or run.limited in gates.busy:
+                left_behind[run.tenant_id] += 1
+            elif handed[run.tenant_id] < places[run.tenant_id]:
+                if run.limited is None or gates.enter(run.limited):
+                    handed[run.tenant_id] += 1
+                    going.append(run)
+                else:
+                    blocked[run.place] = transitions.CONCURRENCY
+                    left_behind[run.tenant_id] += 1
+        self._go_deeper(places, left_behind)
+        transitions.mark_queued(self.connection, [run.place for run in going])
+        self.done.blocked += transitions.mark_blocked(self.connection, blocked)
+        self.done.queued += len(going)
+        self.done.permits += self._permits(going)
+        return handed
 
     def _best(self, places: Mapping[int, int]) -> list[Candidate]:
-        if not places:
-            return []
-        scale = min(1.0, MOST_IN_A_PASS / sum(places.values()))
-        hungriest = islice(places.items(), MOST_IN_A_PASS)
-        asked = {tenant: max(1, int(count * scale)) for tenant, count in hungriest}
-        values = {"pool": self.pool.id, "tenants": list(asked), "places": list(asked.values())}
+        depth = MOST_IN_A_PASS
+        wanted = []
+        for tenant, count in places.items():
+            more = min(depth, self.memory.lanes[tenant].depth)
+            depth -= more
+            wanted.append(count + more)
+        values = {
+            "pool": self.pool.id,
+            "tenants": list(places),
+            "places": wanted,
+            "need_tags": self.stops.need_tags,
+        }
         return [Candidate(*row) for row in rows(self.connection, "best_ready", values)]
 
-    def _hand_over(self, candidates: Sequence[Candidate]) -> Counter[int]:
-        """Returns how many runs each lane handed over."""
-        blocked = {run.id: reason for run in candidates if (reason := self._own_reason(run))}
-        gates = Gates(
-            self.connection, {run.job_id for run in candidates if run.gated and run.id not in blocked}
-        )
-        going = []
-        for run in candidates:
-            if run.id in blocked or run.job_id in gates.busy:
-                continue
-            if not run.gated:
-                going.append(run.id)
-            elif gates.has_room(run.job_id):
-                gates.enter(run.job_id)
-                going.append(run.id)
-            else:
-                blocked[run.id] = transitions.CONCURRENCY
-        marked = transitions.mark_queued(self.connection, going)
-        self.done.blocked = transitions.mark_blocked(self.connection, blocked)
-        self.done.queued = len(marked)
-        self.done.permits = [self._permit(run) for run in sorted(marked, key=lambda run: run.rank)]
-        return Counter(run.tenant_id for run in marked)
+    def _go_deeper(self, places: Mapping[int, int], left_behind: Mapping[int, int]) -> None:
+        """What may not go must not hide what may: however many there are of it, they are soon stepped over."""
+        for tenant in places:
+            lane = self.memory.lanes[tenant]
+            lane.depth = min(MOST_DEPTH, max(LEAST_DEPTH, 2 * lane.depth)) if left_behind[tenant] else 0
 
     def _own_reason(self, run: Candidate) -> str:
         if run.paused:
             return transitions.PAUSED
+        if run.tags is not None:
+            stop = self.stops.holds(run.tenant_id, self.pool.id, json.loads(run.tags), self.now)
+            if stop is not None:
+                return stop.word
         if run.target_key not in self.memory.targets:
             return transitions.UNKNOWN_TARGET
         if not self.lanes[run.tenant_id].allowed:
@@ -298,50 +308,41 @@ class Pass:
             return transitions.NOT_EXPORTED
         return ""
 
-    def _permit(self, run: transitions.Queued) -> Permit:
-        age = milliseconds(self.now) - run.rank
-        level = age * HIGHEST_PRIORITY // (1000 * int(settings.STARVATION_BOUND_SECONDS))
-        return Permit(
-            queue=self.lanes[run.tenant_id].queue,
-            lane=f"{self.pool.id}:{run.tenant_id}",
-            priority=max(0, min(HIGHEST_PRIORITY, level)),
-        )
+    def _permits(self, going: Sequence[Candidate]) -> Iterator[Permit]:
+        """One for each run, of the aged priority; those of a lane that have the same are the same."""
+        at, bound = milliseconds(self.now), 1000 * int(settings.STARVATION_BOUND_SECONDS)
+        made: defaultdict[int, dict[int, Permit]] = defaultdict(dict)
+        for run in going:
+            level = max(0, min(HIGHEST_PRIORITY, (at - run.rank) * HIGHEST_PRIORITY // bound))
+            permit = made[run.tenant_id].get(level)
+            if permit is None:
+                lane = f"{self.pool.id}:{run.tenant_id}"
+                permit = Permit(self.lanes[run.tenant_id].queue, lane, level)
+                made[run.tenant_id][level] = permit
+            yield permit
 
     def _write_lanes(self, handed: Counter[int]) -> None:
         changed = []
         for tenant, lane in self.lanes.items():
-            load = self.loads.get(tenant) or LaneLoad(tenant, ready=False)
-            count = handed[tenant]
-            occupied = load.running + load.queued + count
-            if tenant in self.loads:
-                self.memory.paces[tenant].occupied = occupied
-            reason, spent = self._reason(lane, load, count), count and lane.rate_limit is not None
-            if reason == lane.reason and not spent:
-                continue
-            after = lane._replace(reason=reason, window=load.queued + count)
-            if spent:
-                after = after._replace(tokens=tokens(lane, self.now) - count, tokens_at=self.now)
-            changed.append(after)
+            load = self.loads.get(tenant)
+            queued = load.queued + handed[tenant] if load else 0
+            occupied = load.running + queued if load else 0
+            if tenant in handed:
+                lane = lane.spend(handed[tenant], self.now)
+                self.memory.lanes[tenant].occupied = occupied
+            reason = self._reason(lane, occupied)
+            if reason != lane.reason or lane is not self.stored[tenant]:
+                changed.append(lane._replace(reason=reason, window=queued))
         self._update_lanes(changed)
 
-    def _reason(self, lane: LaneRow, load: LaneLoad, handed: int) -> str:
-        if not load.ready:
+    def _reason(self, lane: LaneRow, occupied: int) -> str:
+        if lane.tenant_id in self.held:
+            return self.held[lane.tenant_id]
+        if lane.tenant_id not in self.ready:
             return ""
-        if lane.max_running is not None and load.running + load.queued + handed >= lane.max_running:
-            return QUOTA
-        if lane.rate_limit is not None and tokens(lane, self.now) - handed < 1:
-            return RATE_LIMIT
-        return self.notice
-
-    def _stop_lanes(self, reason: str) -> None:
-        wanted = {tenant: reason if tenant in self.ready else "" for tenant in self.lanes}
-        self._update_lanes(
-            [
-                lane._replace(reason=wanted[tenant])
-                for tenant, lane in self.lanes.items()
-                if lane.reason != wanted[tenant]
-            ]
-        )
+        if not self.memory.nodes:
+            return NO_LIVE_WORKER
+        return (lane.limit_reached(occupied, self.now) if lane.limited else "") or self.notice
 
     def _update_lanes(self, lanes: Sequence[LaneRow]) -> None:
         if not lanes:
@@ -352,21 +353,14 @@ class Pass:
             "reasons": [lane.reason for lane in lanes],
             "tokens": [lane.tokens for lane in lanes],
             "tokens_at": [lane.tokens_at for lane in lanes],
+            "days": [lane.day for lane in lanes],
+            "day_counts": [lane.day_count for lane in lanes],
             "windows": [lane.window for lane in lanes],
         }
         change(self.connection, "write_lanes", values)
 
 
-def tokens(lane: LaneRow, now: datetime) -> float:
-    """What the lane's bucket holds: a second's worth of its rate at most, and never less than one run."""
-    assert lane.rate_limit is not None  # noqa: S101 - callers ask for limited lanes only
-    burst = max(1.0, lane.rate_limit)
-    if lane.tokens is None or lane.tokens_at is None:
-        return burst
-    return min(burst, lane.tokens + lane.rate_limit * (now - lane.tokens_at).total_seconds())
-
-
 def queue_name(pool: Pool, lane: LaneRow, dedicated: bool) -> str:
     """Arguments are versioned in the name. A slug has no dot, so a class queue is never a tenant's."""
     own = lane.slug if dedicated else f"class.{lane.tenant_id % CLASS_QUEUES}"
-    return f"{settings.QUEUE_PREFIX}.{pool.slug}.{own}.v1"
+    return f"{settings.QUEUE_PREFIX}.{pool.slug}.{own}.{queue_version(pool.broker)}"

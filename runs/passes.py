@@ -1,7 +1,9 @@
 """What the scheduler's three loops do over and over, each on the lock session it was begun with."""
 
 import logging
+import random
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from datetime import datetime
 
@@ -10,25 +12,38 @@ from django.db import close_old_connections
 
 from jobs.declarations import apply_declarations
 from jobs.models import JOB_SLICES
+from jobs.rearming import rearm_calendars
+from jobs.resuming import resume_due_jobs
 from runs import upkeep
-from runs.dispatch import PoolMemory, dispatch_pool
-from runs.publish import Publisher
-from runs.queries import rows
-from runs.rescue import RescueMemory, rescue_once
+from runs.brokers import queue_version
+from runs.catch_up import MOST_JOBS, CaughtUp, catch_up_once
+from runs.dispatch import Dispatched, PoolMemory, dispatch_pool
+from runs.pace import Pace
+from runs.publish import Publishers
+from runs.queries import change, rows
+from runs.rescue import Rescued, RescueMemory, rescue_once
 from runs.slices import JOBS, POOLS, RESCUE, LockSession, LostLocks, SliceSet
-from runs.trigger import NoPartition, trigger_due
+from runs.trigger import NoPartition, Triggered, trigger_due
 
 logger = logging.getLogger(__name__)
 
-BALANCE_SECONDS = 0.5
+# What a scheduler that leaves gives back is taken over within so long.
+BALANCE_SECONDS = 0.25
 PASS_SECONDS = 0.1
+TRIGGER_SECONDS = 0.05
 IDLE_SECONDS = 0.25
+CATCH_UP_SECONDS = 0.25
 TRIGGER_BATCH = 2000
 # Windows are full: their turnover is queued further ahead than this.
 FULL_SECONDS = 0.05
+# A pass costs what it costs, however little it hands over: after a small one so long runs gather for the next.
+GATHER_SECONDS = 0.02
+SMALL_PASS = 500
 RESCUE_SECONDS = 0.25
 DECLARATIONS_SECONDS = 1.0
 DECLARATIONS_AT_ONCE = 20
+RESUMES_SECONDS = 0.5
+CALENDARS_SECONDS = 0.5
 DAY_SECONDS = 86_400.0
 
 
@@ -53,6 +68,12 @@ class Holding:
     def _look_around(self) -> None:
         """For kinds whose universe changes."""
 
+    def holds(self) -> int:
+        return len(self.slices.held)
+
+    def end(self) -> None:
+        """Nothing: what is half done was rolled back, and the slices go with the session."""
+
     def now(self) -> datetime:
         pid, now = rows(self.session.connection, "session_and_time")[0]
         if pid != self.session.pid:
@@ -61,47 +82,95 @@ class Holding:
 
 
 class Triggering(Holding):
-    """At most one pass each PASS_SECONDS; while nothing is due, an index probe shortly before the next time."""
+    """At most one pass each TRIGGER_SECONDS; while nothing is due, an index probe shortly before the next time."""
 
-    def __init__(self, session: LockSession, runs_are_ready: Callable[[], None]) -> None:
+    def __init__(self, session: LockSession, pace: Pace, runs_are_ready: Callable[[], None]) -> None:
         super().__init__(session, JOBS, range(JOB_SLICES))
+        self.pace = pace
         self.runs_are_ready = runs_are_ready
+        self.catch_up_pace = Pace("catch-up", MOST_JOBS)
+        self._caught_up_at = 0.0
+        self._more = False
 
     def step(self) -> float:
         started = time.monotonic()
         self.balance()
         held = sorted(self.slices.held)
+        now, due_at = self._next_due(held)
+        if due_at is not None and due_at <= now:
+            done = self._trigger(held, now)
+            self._more = done.more
+            if done.runs:
+                self.runs_are_ready()
+            if done.more:
+                return 0.0
+            pause = started + TRIGGER_SECONDS - time.monotonic()
+        else:
+            pause = IDLE_SECONDS if due_at is None else min(IDLE_SECONDS, (due_at - now).total_seconds())
+        return max(0.0, min(pause, self._catch_up(held, now)))
+
+    def _next_due(self, held: list[int]) -> tuple[datetime, datetime | None]:
+        """What time it is, and when something is due. Amid a spike the last pass knows; the probe would step over
+        every entry of the index that was left behind by a clock which has moved on."""
+        if self._more:
+            now = self.now()
+            return now, now
         pid, now, due_at = rows(self.session.connection, "next_due", {"slices": held})[0]
         if pid != self.session.pid:
             raise LostLocks(LostLocks.__doc__)
-        if due_at is None or due_at > now:
-            return IDLE_SECONDS if due_at is None else min(IDLE_SECONDS, (due_at - now).total_seconds())
+        return now, due_at
+
+    def _catch_up(self, held: list[int], now: datetime) -> float:
+        """What was missed yields to what is due: a bounded step, only while nothing more is due by now."""
+        pause = self._caught_up_at + CATCH_UP_SECONDS - time.monotonic()
+        if pause > 0:
+            return pause
+        done = CaughtUp(now)
+        with self.catch_up_pace.one_pass():
+            done = catch_up_once(self.session.connection, held, self.session.pid, self.catch_up_pace.size)
+        if done.runs:
+            self.runs_are_ready()
+        if not done.more:
+            self._caught_up_at = time.monotonic()
+        return 0.0 if done.more else CATCH_UP_SECONDS
+
+    def _trigger(self, held: list[int], now: datetime) -> Triggered:
+        done = Triggered(now, more=True)
+        # A pass takes at least one job of each slice: fewer jobs than slices are those of some slices.
+        some = held if self.pace.size >= len(held) else random.sample(held, self.pace.size)
         try:
-            done = trigger_due(self.session.connection, held, TRIGGER_BATCH, self.session.pid)
+            with self.pace.one_pass():
+                done = trigger_due(self.session.connection, some, self.pace.size, self.session.pid)
         except NoPartition:
             logger.critical("ALARM: there is no partition for a planned time")
             upkeep.keep_partitions(self.session.connection, now)
             raise
-        if done.runs:
-            self.runs_are_ready()
-        return 0.0 if done.more else max(0.0, started + PASS_SECONDS - time.monotonic())
+        return done
 
 
 class Dispatching(Holding):
-    """A pass over each pool held that has ready runs; what it marked is offered to the publisher afterwards."""
+    """A pass over each pool held that has ready runs; what it marked is offered to its publisher afterwards."""
 
-    def __init__(self, session: LockSession, publisher: Publisher | None) -> None:
+    def __init__(self, session: LockSession, publishers: Publishers) -> None:
         super().__init__(session, POOLS, [])
-        self.publisher = publisher
+        self.publishers = publishers
+        # The name of each pool's broker, and of those taken over the one that was taken.
+        self.brokers: dict[int, str] = {}
+        self._taken: dict[int, str] = {}
         self.memories: dict[int, PoolMemory] = {}
         self._busy: set[int] = set()
+        self._not_before = 0.0
 
     def _look_around(self) -> None:
-        self.slices.universe = {pool for (pool,) in rows(self.session.connection, "pools")}
+        self.brokers = dict(rows(self.session.connection, "pools"))
+        self.slices.universe = set(self.brokers)
 
     def step(self) -> float:
-        if self.balance():
-            self._take_over()
+        time.sleep(max(0.0, self._not_before - time.monotonic()))
+        self.balance()
+        wanted = {pool: self.brokers[pool] for pool in self.slices.held}
+        if wanted != self._taken:
+            self._take_over(wanted)
         held = {"pools": sorted(self.slices.held)}
         ready = {pool for (pool,) in rows(self.session.connection, "pools_with_ready_runs", held)}
         # A pool whose last ready run is gone gets one more look, so that its lanes show no stale reason.
@@ -109,20 +178,28 @@ class Dispatching(Holding):
         self._busy = ready
         return min((self._dispatch(pool) for pool in looked_at), default=PASS_SECONDS)
 
-    def _take_over(self) -> None:
-        held = self.slices.held
-        self.memories = {pool: self.memories.get(pool, PoolMemory()) for pool in held}
-        if self.publisher is not None:
-            queues = rows(self.session.connection, "queues_of_pools", {"pools": sorted(held)})
-            self.publisher.declare(queue for (queue,) in queues)
+    def _take_over(self, brokers: dict[int, str]) -> None:
+        """Pools came or went, or one of them moved to another broker."""
+        self.memories = {pool: self.memories.get(pool, PoolMemory()) for pool in brokers}
+        versions = [queue_version(broker) for broker in brokers.values()]
+        change(self.session.connection, "rename_lanes", {"pools": list(brokers), "versions": versions})
+        queues = defaultdict(set)
+        for pool, queue in rows(self.session.connection, "queues_of_pools", {"pools": list(brokers)}):
+            queues[brokers[pool]].add(queue)
+        self.publishers.declare_only(queues)
+        self._taken = brokers
 
     def _dispatch(self, pool: int) -> float:
-        notice = "broker" if self.publisher is not None and self.publisher.broken else ""
+        broker = self._taken[pool]
         started = time.monotonic()
-        done = dispatch_pool(self.session.connection, pool, self.now(), self.memories[pool], notice)
-        if self.publisher is not None:
-            self.publisher.declare(done.queues)
-            self.publisher.offer(done.permits)
+        notice = self.publishers.notice(broker)
+        memory, done = self.memories[pool], Dispatched(waiting=True)
+        with memory.pace.one_pass():
+            done = dispatch_pool(self.session.connection, pool, self.now(), memory, notice)
+        self.publishers.declare(broker, done.queues)
+        self.publishers.offer(broker, done.permits)
+        if done.queued < SMALL_PASS:
+            self._not_before = time.monotonic() + GATHER_SECONDS
         if done.queued or done.blocked:
             return 0.0
         # A pool with so many lanes that a look takes long is looked at less often, not all the time.
@@ -146,14 +223,21 @@ class Rescuing(Holding):
         if not self.slices.held:
             return IDLE_SECONDS
         now = self.now()
-        done = rescue_once(self.session.connection, self.memory, now)
+        done = Rescued()
+        with self.memory.pace.one_pass():
+            done = rescue_once(self.session.connection, self.memory, now)
         if done.promoted or done.released:
             self.runs_are_ready()
         if self.memory.is_due("declarations", DECLARATIONS_SECONDS, now):
             self._apply_declarations()
+        if self.memory.is_due("resumes", RESUMES_SECONDS, now):
+            self._resume_jobs()
+        if self.memory.is_due("calendars", CALENDARS_SECONDS, now):
+            self._rearm_calendars()
         if self.memory.is_due("upkeep", DAY_SECONDS, now):
             upkeep.keep_partitions(self.session.connection, now)
             upkeep.forget_nodes(self.session.connection, now)
+            upkeep.forget_schedulers(self.session.connection, now)
             upkeep.analyze_in_background(settings.DATABASE_DIRECT_URL)
         return RESCUE_SECONDS
 
@@ -166,3 +250,23 @@ class Rescuing(Holding):
             apply_declarations(DECLARATIONS_AT_ONCE, self._put_off)
         except Exception:  # the next round tries again
             logger.exception("declarations could not be applied")
+
+    def _resume_jobs(self) -> None:
+        """Of pauses whose end has come; through the same service as everybody's."""
+        if not rows(self.session.connection, "pauses_are_over")[0][0]:
+            return
+        try:
+            close_old_connections()
+            resume_due_jobs()
+        except Exception:  # the next round tries again
+            logger.exception("paused jobs could not be resumed")
+
+    def _rearm_calendars(self) -> None:
+        """Of calendars that were edited, the clocks of some of their jobs."""
+        if not rows(self.session.connection, "calendars_wait")[0][0]:
+            return
+        try:
+            close_old_connections()
+            rearm_calendars()
+        except Exception:  # the next round tries again
+            logger.exception("clocks could not be set by their edited calendars")

@@ -1,66 +1,63 @@
-"""Permits to a broker: "this lane has work". Losing or doubling one costs time, never truth (promise 5).
+"""Permits to the brokers: "this lane has work". Losing or doubling one costs time, never truth (promise 5).
 
 One publisher and breaker per broker, in a thread of its own. Nobody ever waits for it: what does not fit into its
 memory is dropped, and what the broker did not confirm is not asked after; heartbeats serve what permits miss.
 """
 
-import json
 import logging
-import os
-import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
-from typing import Any, NamedTuple
-from uuid import uuid4
+from collections.abc import Iterable, Mapping
+from itertools import islice
 
-import amqp
-import kombu
+from runs.broker_session import Bell, BrokerSilent, Session
+from runs.brokers import Broker
+from runs.permits import Permit
 
 logger = logging.getLogger(__name__)
 
-HIGHEST_PRIORITY = 9
-QUEUE_ARGUMENTS = {"x-max-priority": HIGHEST_PRIORITY}
-TASK = "beatkeeper.run"
-PERMIT_VERSION = 1
 MOST_IN_MEMORY = 20_000
-WINDOW = 1000
-BATCH = 500
+# While the breaker is open: enough to see whether the broker works again.
 PROBE = 100
-TIMEOUT_SECONDS = 5.0
-HEARTBEAT_SECONDS = 10
-SHORTEST_PAUSE = 0.5
-LONGEST_PAUSE = 15.0
-BODY = json.dumps([[], {}, {"callbacks": None, "errbacks": None, "chain": None, "chord": None}])
-
-
-class Permit(NamedTuple):
-    queue: str
-    lane: str
-    priority: int
-    tries: int = 0
-
-
-class BrokerSilent(Exception):
-    """The broker takes messages and confirms none."""
+BATCH = 500
+DECLARED_AT_ONCE = 50
+IDLE_SECONDS = 0.5
+SHORTEST_PAUSE = 0.25
+# A broker that is back, or another one in its place, is in use a second or two later.
+LONGEST_PAUSE = 2.0
+# A connection that lived for so long did not fail at once.
+LASTING_SECONDS = 10.0
+AWAY = "broker"
+UNKNOWN = "unknown broker"
 
 
 class Publisher:
-    def __init__(self, url: str) -> None:
-        self.url = url
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
         self.stopping = False
         # Of the breaker: open while the broker is away or confirms nothing.
         self.broken = False
         self._silent = False
+        self.confirmed = 0
+        self.nacked = 0
         self.dropped = 0
         self._permits: deque[Permit] = deque()
         self._queues: set[str] = set()
-        self._wanted = threading.Condition()
+        self._undeclared: set[str] = set()
+        self._lock = threading.Lock()
+        self._bell = Bell()
         self._thread: threading.Thread | None = None
 
+    @property
+    def waiting(self) -> int:
+        """Permits offered and not sent yet."""
+        return len(self._permits)
+
     def start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="beatkeeper-publish", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name=f"beatkeeper-publish-{self.broker.name}", daemon=True
+        )
         self._thread.start()
 
     def join(self, timeout: float) -> None:
@@ -68,64 +65,88 @@ class Publisher:
             self._thread.join(timeout)
 
     def declare(self, queues: Iterable[str]) -> None:
-        """Queues that the broker must hold, now and after each reconnect."""
-        with self._wanted:
-            self._queues.update(queues)
-            self._wanted.notify()
+        """Further queues that the broker must hold, now and after each reconnect."""
+        with self._lock:
+            new = set(queues) - self._queues
+            self._queues |= new
+            self._undeclared |= new
+        if new:
+            self._bell.ring()
+
+    def declare_only(self, queues: Iterable[str]) -> None:
+        """These and no others; the others are not deleted, somebody else may use them."""
+        with self._lock:
+            self._queues &= set(queues)
+            self._undeclared &= self._queues
+        self.declare(queues)
 
     def offer(self, permits: Iterable[Permit]) -> None:
-        with self._wanted:
-            for permit in permits:
-                if len(self._permits) >= (PROBE if self.broken else MOST_IN_MEMORY):
-                    self.dropped += 1
-                else:
-                    self._permits.append(permit)
-            self._wanted.notify()
+        offered = list(permits)
+        with self._lock:
+            room = max(0, (PROBE if self.broken else MOST_IN_MEMORY) - len(self._permits))
+            self._permits.extend(islice(offered, room))
+            self.dropped += max(0, len(offered) - room)
+        if offered:
+            self._bell.ring()
 
     def _run(self) -> None:
         failures = 0
         while not self.stopping:
+            began_at = time.monotonic()
+            confirmed = self.confirmed
             try:
-                with Session(self.url) as session:
-                    if not self._silent:
-                        self._heal()
-                    failures = 0
+                with Session(self.broker, failures) as session:
                     self._serve(session)
             except Exception as error:  # any broker trouble ends the session and nothing else
-                failures += 1
-                self._break(error)
-            self._pause(min(LONGEST_PAUSE, SHORTEST_PAUSE * 2 ** min(failures, 6)))
+                # A broker under an alarm lets us connect again at once; only a confirmation shows that it works.
+                self._silent = isinstance(error, BrokerSilent)
+                self._break(f"{type(error).__name__}: {error}")
+            if self.confirmed > confirmed or time.monotonic() - began_at > LASTING_SECONDS:
+                failures = 0
+            failures += 1
+            self._pause(min(LONGEST_PAUSE, SHORTEST_PAUSE * 2 ** min(failures - 1, 8)))
 
-    def _serve(self, session: "Session") -> None:
+    def _serve(self, session: Session) -> None:
+        with self._lock:
+            self._undeclared = set(self._queues)
         while not self.stopping:
-            with self._wanted:
-                if not self._permits and self._queues <= session.declared:
-                    self._wanted.wait(SHORTEST_PAUSE)
-                missing = self._queues - session.declared
-                batch = [self._permits.popleft() for _ in range(min(BATCH, len(self._permits)))]
-                more = bool(self._permits)
-            session.declare(missing)
-            session.send(batch, more)
-            if session.confirmed:
-                self._heal()
-            with self._wanted:
+            session.listen(self._bell, self._patience(session))
+            self._count(session)
+            if session.blocked:
+                self._break("it is under an alarm")
+                continue
+            session.declare(self._take_undeclared())
+            session.send(self._take(session.room))
+            with self._lock:
                 self._permits.extendleft(session.take_returned())
 
-    def _heal(self) -> None:
-        if self.broken:
-            logger.warning("the broker is back")
-        self.broken = self._silent = False
+    def _patience(self, session: Session) -> float:
+        with self._lock:
+            busy = self._undeclared or (self._permits and session.room)
+        return 0.0 if busy and not session.blocked else IDLE_SECONDS
 
-    def _break(self, error: Exception) -> None:
+    def _count(self, session: Session) -> None:
+        """A confirmation closes the breaker; a broker that was not silent before has to have our queues only."""
+        self.confirmed += session.confirmed
+        self.nacked += session.nacked
+        works = session.confirmed or not (self._silent or self._undeclared or session.blocked)
+        session.confirmed = session.nacked = 0
+        if works and self.broken:
+            logger.warning("%s is back", self.broker)
+            self.broken = self._silent = False
+
+    def _take_undeclared(self) -> list[str]:
+        with self._lock:
+            return [self._undeclared.pop() for _ in range(min(DECLARED_AT_ONCE, len(self._undeclared)))]
+
+    def _take(self, room: int) -> list[Permit]:
+        with self._lock:
+            return [self._permits.popleft() for _ in range(min(BATCH, room, len(self._permits)))]
+
+    def _break(self, why: str) -> None:
         if not self.broken:
-            logger.warning(
-                "the broker is away (%s: %s): workers are fed by their heartbeats",
-                type(error).__name__,
-                error,
-            )
-        # A broker under an alarm lets us connect again at once; only a confirmation shows that it works.
-        self._silent = isinstance(error, BrokerSilent)
-        with self._wanted:
+            logger.warning("%s is away (%s): workers are fed by their heartbeats", self.broker, why)
+        with self._lock:
             self.broken = True
             self.dropped += len(self._permits)
             self._permits.clear()
@@ -133,136 +154,54 @@ class Publisher:
     def _pause(self, seconds: float) -> None:
         end = time.monotonic() + seconds
         while not self.stopping and time.monotonic() < end:
-            time.sleep(0.1)
+            time.sleep(0.05)
 
 
-class Session:
-    """One connection: a channel for declaring, which a refusal closes, and one with pipelined confirms."""
+class Publishers:
+    """One for each broker: a dead one delays nobody else's permits."""
 
-    def __init__(self, url: str) -> None:
-        self.declared: set[str] = set()
-        self.confirmed = 0
-        self._waiting: dict[int, Permit] = {}
-        self._sent = 0
-        self._returned: list[Permit] = []
-        self._origin = f"{os.getpid()}@{socket.gethostname()}"
-        self._connection = _connect(url)
-        self._channel = self._connection.channel()
-        self._channel.confirm_select()
-        self._channel.events["basic_ack"].add(self._on_settled)
-        self._channel.events["basic_nack"].add(self._on_settled)
-        self._channel.events["basic_return"].add(self._on_return)
+    def __init__(self, brokers: Mapping[str, Broker]) -> None:
+        self.by_broker = {name: Publisher(broker) for name, broker in brokers.items()}
+        self._unknown: set[str] = set()
 
-    def __enter__(self) -> "Session":
-        return self
+    def start(self) -> None:
+        for publisher in self.by_broker.values():
+            publisher.start()
 
-    def __exit__(self, *_: object) -> None:
-        try:
-            self._connection.collect()
-        except Exception:  # a broken connection cannot even be closed
-            logger.debug("the connection was gone already")
+    def stop(self) -> None:
+        """Sets flags and nothing else: it may be called from a signal handler."""
+        for publisher in self.by_broker.values():
+            publisher.stopping = True
 
-    def declare(self, queues: Iterable[str]) -> None:
-        for queue in sorted(queues):
-            channel = self._connection.channel()
-            try:
-                channel.queue_declare(queue, durable=True, auto_delete=False, arguments=QUEUE_ARGUMENTS)
-                channel.close()
-            except amqp.exceptions.PreconditionFailed as error:
-                logger.error("queue %s exists with other arguments and is used as it is: %s", queue, error)
-            self.declared.add(queue)
+    def join(self, until: float) -> None:
+        for publisher in self.by_broker.values():
+            publisher.join(max(0.0, until - time.monotonic()))
 
-    def send(self, permits: Iterable[Permit], more: bool = False) -> None:
-        for permit in permits:
-            if permit.queue not in self.declared:
-                self.declare([permit.queue])
-            self._sent += 1
-            self._waiting[self._sent] = permit
-            self._channel.basic_publish(
-                self._message(permit), exchange="", routing_key=permit.queue, mandatory=True
+    def notice(self, broker: str) -> str:
+        """What lanes of its pools show while they go on without permits."""
+        publisher = self.by_broker.get(broker)
+        if publisher is None:
+            return UNKNOWN if broker else ""
+        return AWAY if publisher.broken else ""
+
+    def declare(self, broker: str, queues: Iterable[str]) -> None:
+        if publisher := self._of(broker):
+            publisher.declare(queues)
+
+    def declare_only(self, queues: Mapping[str, Iterable[str]]) -> None:
+        """By broker: all the queues of the pools dispatched here."""
+        for name, publisher in self.by_broker.items():
+            publisher.declare_only(queues.get(name, ()))
+
+    def offer(self, broker: str, permits: Iterable[Permit]) -> None:
+        if publisher := self._of(broker):
+            publisher.offer(permits)
+
+    def _of(self, broker: str) -> Publisher | None:
+        """Without a broker of its own the platform sends no permits at all: that is standalone mode."""
+        if broker and broker not in self.by_broker and broker not in self._unknown:
+            self._unknown.add(broker)
+            logger.error(
+                "BEATKEEPER_BROKERS names no broker %s, which a pool wants: it gets no permits", broker
             )
-            if len(self._waiting) >= WINDOW:
-                self._settle(WINDOW // 2)
-        if not more:
-            self._settle(0)
-        self._listen(0.001)
-
-    def _listen(self, seconds: float) -> None:
-        """Takes what the broker has to say; its heartbeats count only once they are read."""
-        try:
-            self._connection.drain_events(timeout=seconds)
-        except TimeoutError:
-            self._connection.heartbeat_tick()
-
-    def take_returned(self) -> list[Permit]:
-        """Permits whose queue is gone, for one more try after it was declared again."""
-        returned, self._returned = self._returned, []
-        return returned
-
-    def _settle(self, most: int) -> None:
-        """Waits until no more than so many are unconfirmed; a broker under an alarm confirms nothing."""
-        end = time.monotonic() + TIMEOUT_SECONDS
-        while len(self._waiting) > most:
-            before = len(self._waiting)
-            self._listen(0.5)
-            if len(self._waiting) < before:
-                end = time.monotonic() + TIMEOUT_SECONDS
-            elif time.monotonic() > end:
-                raise BrokerSilent(BrokerSilent.__doc__)
-
-    def _on_settled(self, tag: int, multiple: bool) -> None:
-        settled = [sent for sent in self._waiting if sent <= tag] if multiple else [tag]
-        for sent in settled:
-            if self._waiting.pop(sent, None) is not None:
-                self.confirmed += 1
-
-    def _on_return(self, error: Exception, exchange: str, routing_key: str, message: amqp.Message) -> None:
-        """No such queue any more. It is confirmed all the same, so this is the only sign of it."""
-        self.declared.discard(routing_key)
-        headers = message.properties["application_headers"]
-        if headers["beatkeeper_tries"] == 0:
-            lane, priority = headers["beatkeeper_lane"], message.properties["priority"]
-            self._returned.append(Permit(routing_key, lane, priority, tries=1))
-
-    def _message(self, permit: Permit) -> amqp.Message:
-        """What a stock Celery worker takes for a task of protocol 2: a missing key would crash it."""
-        identity = str(uuid4())
-        headers = {
-            "lang": "py",
-            "task": TASK,
-            "id": identity,
-            "root_id": identity,
-            "parent_id": None,
-            "group": None,
-            "retries": 0,
-            "eta": None,
-            "expires": None,
-            "timelimit": [None, None],
-            "argsrepr": "()",
-            "kwargsrepr": "{}",
-            "origin": self._origin,
-            "ignore_result": True,
-            "beatkeeper_lane": permit.lane,
-            "beatkeeper_v": PERMIT_VERSION,
-            "beatkeeper_tries": permit.tries,
-        }
-        return amqp.Message(
-            BODY,
-            content_type="application/json",
-            content_encoding="utf-8",
-            application_headers=headers,
-            correlation_id=identity,
-            reply_to="",
-            delivery_mode=2,
-            priority=permit.priority,
-        )
-
-
-def _connect(url: str) -> Any:
-    described = kombu.Connection(
-        url,
-        connect_timeout=TIMEOUT_SECONDS,
-        heartbeat=HEARTBEAT_SECONDS,
-        transport_options={"read_timeout": TIMEOUT_SECONDS, "write_timeout": TIMEOUT_SECONDS},
-    )
-    return described.transport.establish_connection()
+        return self.by_broker.get(broker)

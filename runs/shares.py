@@ -5,15 +5,17 @@ takes. A lane that frees its slots quickly may have more queued than there are s
 until the next look, so short runs never wait for the dispatcher and long ones never pile up before the workers.
 """
 
-import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
+from heapq import heapify, heappop, heapreplace
 
-# Below this a slot kept free for others costs more than it is worth.
+# In a pool of fewer slots one kept free costs much: there a lane may take it that frees slots so often that the next
+# free one is near.
 SMALLEST_POOL_WITH_RESERVE = 4
 # So much of the slots is queued beyond the free ones for lanes below their share: the next free slots are theirs.
 SLACK = 0.25
 LEAST_SLACK = 2
+MOST_PLACES = 2000
 
 
 @dataclass(slots=True)
@@ -26,78 +28,74 @@ class LaneLoad:
     queued: int = 0
     ready: bool = True
     # What it is expected to free before the next look, to be queued beyond its slots.
-    turnover: int = 0
+    turnover: float = 0.0
+    # It frees slots all the time.
+    quick: bool = False
     # Slot-seconds it had by weight, as long as it has had work without a break: who had less goes first.
     served: float = 0.0
     # What its own limits leave: max_running, the rate limit.
     most: int | None = None
 
     @property
-    def taken(self) -> int:
+    def taken(self) -> float:
         """Slots it holds: turnover is queued beyond them."""
-        return self.running + max(0, self.queued - self.turnover)
+        return self.running + max(0.0, self.queued - self.turnover)
+
+    def to_be_held(self, share: float) -> float:
+        """At the next look, if it gets none. Above its share nothing of what it frees is made up for."""
+        return self.running + self.queued - (self.turnover if self.running <= share else 0.0)
 
 
 def reserve(capacity: int, lanes_of_pool: int) -> int:
     """Slots that only lanes below their share may use; none where there is nobody to keep them for."""
-    if lanes_of_pool < 2 or capacity < SMALLEST_POOL_WITH_RESERVE:
+    if lanes_of_pool < 2 or capacity < 2:
         return 0
     return max(1, capacity // 10)
 
 
 def share_out(
-    capacity: int, lanes: Iterable[LaneLoad], lanes_of_pool: int, pool_turnover: int = 0
+    capacity: int,
+    lanes: Iterable[LaneLoad],
+    lanes_of_pool: int,
+    kept: int,
+    most: int = MOST_PLACES,
 ) -> dict[int, int]:
-    """Runs each lane may hand over now, by tenant. Lanes that get none are left out.
+    """Runs each lane may hand over now, by tenant, the hungriest first. Lanes that get none are left out.
 
-    A lane below its weighted share gets a place even if no slot is free, so that the next one is its own; a lane
-    above its share gets what is idle beyond the reserve.
+    Place by place to the hungriest, who had least by weight, counting a second of what it holds as had. A lane below
+    its weighted share gets a place even if no slot is free, so that the next one is its own; a lane above its share
+    gets what is idle beyond the reserve that is kept.
     """
     loads = list(lanes)
-    slack = max(LEAST_SLACK, int(capacity * SLACK)) + pool_turnover if capacity else 0
-    given = _fill_slots(capacity, loads, lanes_of_pool, slack)
-    for load in loads:
-        if load.ready:
-            beyond = max(0, load.turnover - load.queued)
-            places = given.get(load.tenant_id, 0) + beyond
-            given[load.tenant_id] = places if load.most is None else min(places, load.most)
-    return {tenant: places for tenant, places in given.items() if places > 0}
-
-
-def _fill_slots(capacity: int, loads: list[LaneLoad], lanes_of_pool: int, slack: int) -> dict[int, int]:
-    """In the order of hunger, so that a caller who takes only some of it takes the hungriest."""
-    free = capacity - sum(load.taken for load in loads)
-    if free <= -slack:
-        return {}
-    kept = reserve(capacity, lanes_of_pool)
-    shares = entitlements(capacity, loads, kept if len(loads) < lanes_of_pool else 0)
-    given: dict[int, int] = {}
-    hungry = [(_hunger(load, 0), load.tenant_id, load) for load in loads if load.ready and load.most != 0]
-    heapq.heapify(hungry)
-    while hungry and free > -slack:
-        _, tenant, load = heapq.heappop(hungry)
-        got = given.get(tenant, 0)
-        if not _may_take(load, got, shares[tenant], free, kept):
-            continue
-        given[tenant] = got + 1
-        free -= 1
-        if load.most is None or got + 1 < load.most:
-            heapq.heappush(hungry, (_hunger(load, got + 1), tenant, load))
-    return given
-
-
-def _may_take(load: LaneLoad, got: int, share: float, free: int, kept: int) -> bool:
-    held = load.taken + got
-    return held == 0 or held + 1 <= share or free > kept
-
-
-def entitlements(capacity: int, loads: Iterable[LaneLoad], kept: int) -> Mapping[int, float]:
-    """Weighted shares of the slots. While other lanes are idle the reserve is kept for them."""
-    loads = list(loads)
     weights = sum(load.weight for load in loads) or 1
-    return {load.tenant_id: (capacity - kept) * load.weight / weights for load in loads}
-
-
-def _hunger(load: LaneLoad, got: int) -> float:
-    """Lowest first: what it had, and a second of what it holds, by weight."""
-    return load.served + (load.taken + got) / load.weight
+    # While other lanes are idle the reserve is kept for them.
+    share = (capacity - (kept if len(loads) < lanes_of_pool else 0)) / weights
+    slack = max(LEAST_SLACK, int(capacity * SLACK)) if capacity else 0
+    # What is idle now, and with what is expected to be until the next look.
+    idle = capacity - sum(load.taken for load in loads)
+    free = capacity - sum(load.running + load.queued - load.turnover for load in loads)
+    quick_kept = 0 if capacity < SMALLEST_POOL_WITH_RESERVE else kept
+    last = max(-slack, free - most)
+    given: dict[int, int] = {}
+    hungry = [
+        (load.served + held / load.weight, load.tenant_id, held, load)
+        for load in loads
+        if load.ready and load.most != 0
+        for held in [load.to_be_held(share * load.weight)]
+    ]
+    heapify(hungry)
+    while hungry and free > last:
+        hunger, tenant, held, load = hungry[0]
+        has_some = load.running or load.queued or tenant in given
+        if has_some and held + 1 > share * load.weight and idle <= (quick_kept if load.quick else kept):
+            heappop(hungry)
+            continue
+        got = given[tenant] = given.get(tenant, 0) + 1
+        free -= 1
+        if load.queued + got > load.turnover:
+            idle -= 1
+        if load.most is None or got < load.most:
+            heapreplace(hungry, (hunger + 1 / load.weight, tenant, held + 1, load))
+        else:
+            heappop(hungry)
+    return given

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-OVERLAPS = ("skip", "allow_all")
+OVERLAPS = ("skip", "buffer_one", "buffer_all", "cancel_other", "terminate_other", "allow_all")
+ON_CLOSED = ("exclude", "next", "previous")
+CATCH_UPS = ("last", "skip", "all")
 HIGHEST_PRIORITY = 1000
 DURATION = re.compile(r"P(?=.)(\d+W)?(\d+D)?(T(?=.)(\d+H)?(\d+M)?(\d+([.,]\d+)?S)?)?")
 
@@ -24,10 +26,14 @@ def declaration(
     every: Any,
     at: datetime | str | None,
     timezone: str | None,
+    calendar: str | None,
+    on_closed: str | None,
+    jitter: Any,
     priority: int | None,
     retries: int | None,
     timeout: Any,
     overlap: str | None,
+    catch_up: str | Mapping[str, Any] | None,
     tags: Mapping[str, str] | None,
     args: Sequence[Any] | None,
     kwargs: Mapping[str, Any] | None,
@@ -40,10 +46,11 @@ def declaration(
             "args": list(args or ()),
             "kwargs": dict(kwargs or {}),
         },
-        "schedule": schedule(cron, every, at, timezone),
+        "schedule": kept(schedule(cron, every, at, timezone), calendar, on_closed, jitter),
         "priority": checked_priority(priority),
         "timeout": seconds("timeout", timeout),
         "overlap": checked_overlap(overlap),
+        "catch_up": checked_catch_up(catch_up),
         "tags": dict(tags) if tags is not None else None,
         "retry": {"max_attempts": checked_retries(retries) + 1} if retries is not None else None,
     }
@@ -68,6 +75,26 @@ def schedule(
     if every is not None:
         return {"every": seconds("every", every)}
     return None if at is None else {"at": instant(at)}
+
+
+def kept(
+    planned: dict[str, Any] | None, calendar: str | None, on_closed: str | None, jitter: Any
+) -> dict[str, Any] | None:
+    """With the calendar it keeps to and the window in which its runs begin."""
+    if on_closed is not None and calendar is None:
+        raise DeclarationWrong(
+            "on_closed says what becomes of times that a calendar closes: name the calendar."
+        )
+    if on_closed is not None and on_closed not in ON_CLOSED:
+        raise DeclarationWrong(f"on_closed={on_closed!r} is none of {', '.join(ON_CLOSED)}.")
+    more: dict[str, Any] = {}
+    if calendar is not None:
+        more["calendar"] = {"name": calendar, "on_closed": on_closed or ON_CLOSED[0]}
+    if jitter is not None:
+        more["jitter"] = seconds("jitter", jitter)
+    if more and planned is None:
+        raise DeclarationWrong("A calendar and a jitter belong to a schedule: cron, every or at.")
+    return planned if planned is None else {**planned, **more}
 
 
 def seconds(word: str, value: Any) -> float | str | None:
@@ -101,6 +128,16 @@ def checked_retries(value: int) -> int:
     if value < 0:
         raise DeclarationWrong(f"retries={value!r} is below zero.")
     return value
+
+
+def checked_catch_up(value: str | Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """A policy, or a policy with its window, bound and pace, which the platform reads."""
+    if value is None:
+        return None
+    given = {"policy": value} if isinstance(value, str) else dict(value)
+    if given.get("policy") not in CATCH_UPS:
+        raise DeclarationWrong(f"catch_up={value!r} has none of the policies {', '.join(CATCH_UPS)}.")
+    return {word: seconds(word, part) if word == "window" else part for word, part in given.items()}
 
 
 def checked_overlap(value: str | None) -> str | None:

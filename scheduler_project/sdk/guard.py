@@ -6,6 +6,7 @@ of their own. What it enforces:
 - the fence: without an answered heartbeat in time, whatever holds a claim is killed before anybody else may
   take it over. A slot that runs somebody else's task is left alone;
 - time limits and cancels: asked first (SIGUSR1 to the process, SIGTERM to a body's group), killed after a grace;
+  a cancel that terminates kills at once;
 - claims that are no longer ours: killed at once;
 - claims whose process died: told to the ledger, with the log as far as it came.
 """
@@ -110,6 +111,8 @@ class Guard:
             self.kill(slot, "gone", HARD)
         elif self.table.draining and now >= self.table.drain_until:
             self.kill(slot, "given_back", HARD)
+        elif asked != HARD and slot.token in self.heartbeat.heard.terminates:
+            self.kill(slot, CANCELLED, HARD)
         elif asked == NOT_KILLED:
             if slot.token in self.heartbeat.heard.cancels:
                 self.kill(slot, CANCELLED, SOFT)

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, field
 from uuid import UUID, uuid4
 
-from . import processes
+from . import clock_skew, processes
 from .ledger import Beat, Lane, Ledger, LedgerRefused, LedgerUnavailable, WorkerInfo
 from .runtime import Runtime
 from .slots import CLAIMED, FOREIGN, HELD, NOBODY
@@ -40,6 +40,7 @@ class Heard:
     """What the last answer said about claims; the guard's loop acts on it."""
 
     cancels: frozenset[UUID] = frozenset()
+    terminates: frozenset[UUID] = frozenset()
     gone: frozenset[UUID] = frozenset()
     work_since: float = 0.0
     lanes: dict[int, Lane] = field(default_factory=dict)
@@ -78,6 +79,7 @@ class Heartbeat(threading.Thread):
         self._hurry = self._finished = False
         self._declared = False
         self._look_for_refusals_at = 0.0
+        self._skew_ms: float | None = None
 
     def hurry(self) -> None:
         with self._wake:
@@ -192,6 +194,7 @@ class Heartbeat(threading.Thread):
             draining=table.draining,
             lanes_after=max(self.heard.lanes, default=0),
             feed_after=config.feed_after,
+            skew_ms=self._skew_ms,
         )
         sent_at = processes.boottime()
         answer = self._ledger.heartbeat(beat)
@@ -201,13 +204,24 @@ class Heartbeat(threading.Thread):
             return HURRIED
         self._answered = beat.number
         self._heard_at(sent_at)
+        self._notice_skew(answer.skew_ms)
         self.heard.lanes.update({lane.id: lane for lane in answer.lanes})
         self.heard.cancels = frozenset(answer.cancels)
+        self.heard.terminates = frozenset(answer.terminates)
         # A claim that was only asked for when the beat was composed may have been made since.
         self.heard.gone = frozenset(answer.gone) & now_in_hand.at_work
         self.heard.work_since = (self.heard.work_since or sent_at) if answer.work else 0.0
         runtime.write_answer(self.heard.lanes.values(), answer.work)
         return self._interval(bool(answer.work), now_in_hand)
+
+    def _notice_skew(self, skew_ms: float | None) -> None:
+        """Told by the next beat, and in the log when it begins to mislead."""
+        if skew_ms is None:
+            return
+        was_far = abs(self._skew_ms or 0.0) > clock_skew.LIMIT_MS
+        if abs(skew_ms) > clock_skew.LIMIT_MS and not was_far:
+            logger.warning("This machine's clock is %s", clock_skew.in_words(skew_ms))
+        self._skew_ms = skew_ms
 
     def _heard_at(self, sent_at: float) -> None:
         config = self._runtime.config

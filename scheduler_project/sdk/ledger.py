@@ -65,17 +65,24 @@ class Beat:
     draining: bool
     lanes_after: int = 0
     feed_after: float = 1.0
+    # How far the worker's clock is ahead of the ledger's, as the answer before this beat let it know.
+    skew_ms: float | None = None
 
 
 @dataclass(frozen=True)
 class Answer:
-    """`known` is False when the incarnation is not ours any more: stop everything, begin a new one."""
+    """`known` is False when the incarnation is not ours any more: stop everything, begin a new one.
+
+    `terminates` are those of the cancels that get no time to end by themselves.
+    """
 
     known: bool
     cancels: list[UUID] = field(default_factory=list)
+    terminates: list[UUID] = field(default_factory=list)
     gone: list[UUID] = field(default_factory=list)
     lanes: list[Lane] = field(default_factory=list)
     work: list[Lane] = field(default_factory=list)
+    skew_ms: float | None = None
 
 
 @dataclass(frozen=True)

@@ -30,13 +30,15 @@ SET previous_beat_at = CASE WHEN beat_no = %(answered)s THEN last_beat_at ELSE p
     foreign_busy = %(foreign_busy)s,
     held = %(held)s,
     state = CASE WHEN %(draining)s THEN 'draining' WHEN state = 'suspect' THEN 'active' ELSE state END,
+    skew_ms = coalesce(%(skew_ms)s::float8, skew_ms),
     held_until = NULL
 WHERE incarnation = %(incarnation)s AND state IN ('active', 'draining', 'suspect') AND beat_no < %(number)s
-RETURNING pool_id;
+RETURNING pool_id, last_beat_at;
 
 -- name: claims_in_hand
 -- What became of the claims a worker says it holds.
-SELECT token.value AS token, live.id IS NULL AS gone, live.cancel_requested_at IS NOT NULL AS cancelled
+SELECT token.value AS token, live.id IS NULL AS gone, live.cancel_requested_at IS NOT NULL AS cancelled,
+       coalesce(live.terminate, false) AS terminated
 FROM unnest(%(held)s::uuid[]) AS token (value)
 LEFT JOIN beatkeeper_live_run live
     ON live.claim_token = token.value AND live.worker = %(incarnation)s AND live.state = 'running'
@@ -70,7 +72,7 @@ SELECT known_targets FROM beatkeeper_worker_node WHERE incarnation = %(incarnati
 
 -- name: claim
 -- The lane's lowest-ranked queued run of a target we know becomes ours, if our incarnation lives. A run that is
--- held by a pause, or no longer permitted in the pool, goes back to ready by the same statement.
+-- held by a pause or a blackout, or no longer permitted in the pool, goes back to ready by the same statement.
 WITH node AS MATERIALIZED (
     SELECT pool_id FROM beatkeeper_worker_node
     WHERE incarnation = %(worker)s AND state = 'active' AND pool_id = %(pool_id)s
@@ -84,7 +86,15 @@ WITH node AS MATERIALIZED (
 ), looked_up AS (
     SELECT picked.id, job.name AS job_name, version.target, version.timeout_ms, version.retry,
            tenant.slug AS tenant, tenant.allowed_hosts,
-           pool.paused_at IS NOT NULL OR (job.status = 'paused' AND live.trigger IN ('schedule', 'catch_up'))
+           (job.status = 'paused' AND live.trigger IN ('schedule', 'catch_up'))
+           OR EXISTS (SELECT FROM beatkeeper_stop stop
+                      WHERE stop.settled_at IS NULL AND stop.begins_at <= clock_timestamp()
+                        AND coalesce(least(stop.lifted_at, stop.ends_at), 'infinity') > clock_timestamp()
+                        AND stop.effect IN ('hold', 'catch_up')
+                        AND (stop.tenant_id IS NULL OR stop.tenant_id = live.tenant_id)
+                        AND (stop.pool_id IS NULL OR stop.pool_id = live.pool_id)
+                        AND (stop.tag_name = '' OR job.tags ->> stop.tag_name = stop.tag_value
+                             OR (stop.tag_value = '' AND job.tags ? stop.tag_name)))
            OR NOT (pool.shared OR EXISTS (SELECT FROM beatkeeper_pool_tenant member
                                           WHERE member.pool_id = pool.id AND member.tenant_id = live.tenant_id))
            OR NOT (live.target_key = ANY (pool.exported_tasks)
@@ -99,7 +109,6 @@ WITH node AS MATERIALIZED (
 ), moved AS (
     UPDATE beatkeeper_live_run live
     SET state = CASE WHEN held THEN 'ready' ELSE 'running' END,
-        queued_at = CASE WHEN held THEN NULL ELSE live.queued_at END,
         attempt = live.attempt + CASE WHEN held THEN 0 ELSE 1 END,
         claim_seq = live.claim_seq + CASE WHEN held THEN 0 ELSE 1 END,
         claim_token = CASE WHEN held THEN NULL ELSE %(token)s::uuid END,
@@ -133,8 +142,10 @@ JOIN beatkeeper_tenant tenant ON tenant.id = live.tenant_id
 WHERE live.claim_token = %(token)s AND live.worker = %(worker)s AND live.state = 'running';
 
 -- name: lock_gate
--- Before a run of a job with a limit ends: whoever counts next sees it gone.
-SELECT max_running FROM beatkeeper_job_gate WHERE job_id = %(job_id)s FOR UPDATE;
+-- Before a run of a job with a gate ends: whoever looks next sees it gone. Who is frozen with the gate in its hands
+-- loses it soon, or the job would stand still with it.
+SELECT max_running, set_config('idle_in_transaction_session_timeout', '5s', true)
+FROM beatkeeper_job_gate WHERE job_id = %(job_id)s FOR UPDATE;
 
 -- name: report
 -- Ends or delays the run, or gives it back, if the claim is still ours; a failure of a run that somebody wants
@@ -186,7 +197,7 @@ WITH mine AS MATERIALIZED (
     FROM mine
     WHERE run.id = %(run_id)s AND mine.next_state NOT IN ('delayed', 'ready')
 )
-SELECT next_state FROM mine;
+SELECT next_state, gated FROM mine;
 
 -- name: reported_before
 -- What an earlier delivery of the same report decided. An attempt that rescue ended has no log: then ours was not
@@ -197,13 +208,28 @@ WHERE id = %(attempt_id)s AND worker = %(worker)s AND (log_object <> '' OR %(log
 -- name: release_blocked
 -- As many blocked runs of a job as its limit has room for. A ready run counts in its own pool only: nobody knows when
 -- that of another will go, and dispatch counts again. The caller holds the gate.
-WITH room AS MATERIALIZED (
-    SELECT waiting.pool_id, %(max_running)s - (
-        SELECT count(*) FROM beatkeeper_live_run
-        WHERE job_id = %(job_id)s AND state IN ('ready', 'queued', 'running', 'waiting_callback')
-          AND (state <> 'ready' OR pool_id = waiting.pool_id)) AS places
-    FROM (SELECT DISTINCT pool_id FROM beatkeeper_live_run
-          WHERE job_id = %(job_id)s AND state = 'blocked' AND reason = 'concurrency') waiting
+WITH RECURSIVE waiting (job_id, pool_id) AS (
+    -- Pools by loose index scan, however many runs of the job wait there.
+    (SELECT job_id, pool_id FROM beatkeeper_live_run
+     WHERE state = 'blocked' AND reason = 'concurrency' AND job_id = %(job_id)s ORDER BY pool_id LIMIT 1)
+    UNION ALL
+    SELECT waiting.job_id,
+           (SELECT live.pool_id FROM beatkeeper_live_run live
+            WHERE live.state = 'blocked' AND live.reason = 'concurrency' AND live.job_id = %(job_id)s
+              AND live.pool_id > waiting.pool_id ORDER BY live.pool_id LIMIT 1)
+    FROM waiting WHERE waiting.pool_id IS NOT NULL
+), room AS MATERIALIZED (
+    SELECT waiting.pool_id, coalesce(%(max_running)s, 1000) - (
+        -- A probe for each state, or the planner may walk through all that are blocked.
+        SELECT count(*)
+        FROM unnest(ARRAY['ready', 'queued', 'running', 'waiting_callback']) AS state (value)
+        CROSS JOIN LATERAL (
+            SELECT FROM beatkeeper_live_run live
+            WHERE live.job_id = waiting.job_id AND live.state = state.value
+              AND (live.state <> 'ready' OR live.pool_id = waiting.pool_id)
+            LIMIT coalesce(%(max_running)s, 1000)
+        ) taken) AS places
+    FROM waiting WHERE waiting.pool_id IS NOT NULL
 ), chosen AS MATERIALIZED (
     SELECT best.id FROM room CROSS JOIN LATERAL (
         SELECT id FROM beatkeeper_live_run
@@ -213,6 +239,54 @@ WITH room AS MATERIALIZED (
     ) best
 )
 UPDATE beatkeeper_live_run live SET state = 'ready', reason = '' FROM chosen WHERE live.id = chosen.id;
+
+-- name: release_waiting
+-- Of the runs that wait for the others of their job, the oldest goes once none of these is left. The caller holds the
+-- gates, and what ended is committed or its own. Every look is a probe of an index, written so that the planner, who
+-- expects few runs of a job, cannot walk through a long queue of waiting ones instead.
+WITH RECURSIVE blocked (reason) AS (
+    (SELECT live.reason FROM beatkeeper_live_run live WHERE live.state = 'blocked' ORDER BY live.reason LIMIT 1)
+    UNION ALL
+    SELECT (SELECT live.reason FROM beatkeeper_live_run live
+            WHERE live.state = 'blocked' AND live.reason > blocked.reason ORDER BY live.reason LIMIT 1)
+    FROM blocked WHERE blocked.reason IS NOT NULL
+), next AS MATERIALIZED (
+    SELECT oldest.id, oldest.available_at > clock_timestamp() AS early
+    FROM unnest(%(jobs)s::uuid[]) AS job (id)
+    CROSS JOIN LATERAL (
+        SELECT live.id, live.available_at, live.reason, live.job_id FROM beatkeeper_live_run live
+        WHERE live.state = 'blocked'
+          AND (live.reason, live.job_id, live.id) > ('overlap', job.id, '00000000-0000-0000-0000-000000000000'::uuid)
+        ORDER BY live.reason, live.job_id, live.id LIMIT 1
+    ) oldest
+    LEFT JOIN LATERAL (
+        SELECT live.id
+        FROM unnest(ARRAY['delayed', 'ready', 'queued', 'running', 'waiting_callback']) AS state (value)
+        CROSS JOIN LATERAL (
+            SELECT other.id FROM beatkeeper_live_run other
+            WHERE other.job_id = job.id AND other.state = state.value AND other.trigger IN ('schedule', 'catch_up')
+            LIMIT 1
+        ) live
+        LIMIT 1
+    ) under_way ON true
+    LEFT JOIN LATERAL (
+        SELECT live.id FROM blocked CROSS JOIN LATERAL (
+            SELECT other.id FROM beatkeeper_live_run other
+            WHERE other.state = 'blocked' AND other.reason = blocked.reason AND other.job_id = job.id
+              AND other.trigger IN ('schedule', 'catch_up')
+            LIMIT 1
+        ) live
+        WHERE blocked.reason <> 'overlap'
+        LIMIT 1
+    ) held_up ON true
+    WHERE oldest.reason = 'overlap' AND oldest.job_id = job.id AND under_way.id IS NULL AND held_up.id IS NULL
+)
+UPDATE beatkeeper_live_run live
+SET state = CASE WHEN next.early THEN 'delayed' ELSE 'ready' END,
+    reason = CASE WHEN next.early THEN 'flexible window' ELSE '' END,
+    wake_at = CASE WHEN next.early THEN live.available_at END
+FROM next WHERE live.id = next.id AND live.state = 'blocked' AND live.reason = 'overlap'
+RETURNING live.id;
 
 -- name: leave
 -- A clean stop. Claims that are left behind all the same are found by rescue.

@@ -3,6 +3,10 @@
 Nothing here can hurt the host's consumer: another connection, another prefetch count, and every error of it ends
 in a reconnect. Queues are never declared; whether one exists is asked elsewhere first, because a consume on a
 missing queue closes its channel.
+
+How many permits a worker holds differs. Classic queues before RabbitMQ 4.0 are counted together: as many as there
+are slots, each acked when its run ends. Quorum queues, and all from 4.0 on, are counted one by one: one permit of
+each, acked as soon as it is let in, or else a lane would have one run at a time and a worker a permit of every lane.
 """
 
 from __future__ import annotations
@@ -13,7 +17,8 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from celery import bootsteps
 from celery.worker import state as worker_state
@@ -32,6 +37,8 @@ LOOK_AGAIN = 10.0
 CONNECT_TIMEOUT = 5.0
 LONGEST_PAUSE = 30.0
 READS_AT_ONCE = 100
+# The last part of a queue's name tells its arguments; of quorum queues it begins so.
+QUORUM = "q"
 # Far beyond any run: the host's own limit, given to its pool, must not end ours.
 NO_LIMIT = 10 * 365 * 86_400
 
@@ -76,12 +83,23 @@ class Search:
     done: threading.Event = field(default_factory=threading.Event)
 
 
+class Kept(NamedTuple):
+    """A permit that waits for a slot."""
+
+    message: Any
+    since: float
+    # It makes room for the next one of its queue at once, not when its run ends.
+    acked_early: bool
+
+
 class Intake:
     def __init__(self, c: Any, hub: Any, runtime: Runtime) -> None:
         self.c, self.hub, self.runtime = c, hub, runtime
         self.connection: Any = None
-        self.consumer: Any = None
-        self.kept: deque[tuple[Any, float]] = deque()
+        # Whether permits are acked early -> their consumer, on a channel of its own.
+        self.consumers: dict[bool, Any] = {}
+        self.counts_each = True
+        self.kept: deque[Kept] = deque()
         self.running: dict[Any, float] = {}
         self.consuming: set[str] = set()
         self._search: Search | None = None
@@ -165,28 +183,38 @@ class Intake:
 
     def _use(self, connection: Any) -> None:
         self.connection = connection
-        channel = connection.channel()
-        slots = self.runtime.table.size
-        # Where the count is per consumer, one permit per lane is enough to keep all slots busy.
-        shared = not connection.qos_semantics_matches_spec
-        channel.basic_qos(0, slots if shared else 1, shared)
-        self.consumer = Consumer(
-            channel, queues=[], on_message=self.on_message, accept=["json"], auto_declare=False
-        )
+        self.counts_each = connection.qos_semantics_matches_spec
+        self.consumers = {}
         self.consuming = set()
         self._pause = 1.0
         self.hub.add_reader(connection.connection.sock, self._readable)
-        logger.info("Permits: connected, with room for %d", slots)
+        logger.info("Permits: connected, with room for %d", self.runtime.table.size)
 
     def _consume(self, names: Iterable[str]) -> None:
-        if self.consumer is None:
+        if self.connection is None:
             return
         fresh = set(names) - self.consuming
         for name in sorted(fresh):
-            self.consumer.add_queue(Queue(name, no_declare=True))
+            self._consumer_for(name).add_queue(Queue(name, no_declare=True))
         if fresh:
-            self.consumer.consume()
+            for consumer in self.consumers.values():
+                consumer.consume()
             self.consuming |= fresh
+
+    def _consumer_for(self, name: str) -> Any:
+        early = self.counts_each or is_quorum(name)
+        if early not in self.consumers:
+            channel = self.connection.channel()
+            # A count over the whole channel is refused by quorum queues, and by RabbitMQ 4 for all.
+            channel.basic_qos(0, 1 if early else self.runtime.table.size, not early)
+            self.consumers[early] = Consumer(
+                channel,
+                queues=[],
+                on_message=partial(self.on_message, early),
+                accept=["json"],
+                auto_declare=False,
+            )
+        return self.consumers[early]
 
     # The connection.
 
@@ -215,7 +243,8 @@ class Intake:
 
     def _drop_connection(self) -> None:
         """What was not acked goes back to its queue; the runs it let in go on."""
-        connection, self.connection, self.consumer = self.connection, None, None
+        connection, self.connection = self.connection, None
+        self.consumers = {}
         self.kept.clear()
         self.consuming = set()
         if connection is None:
@@ -230,25 +259,28 @@ class Intake:
             logger.debug("Permits: the connection was gone already", exc_info=True)
 
     def _cancel(self) -> None:
-        if self.consuming and self.consumer is not None:
-            self.consumer.cancel()
-            self.consuming = set()
+        for consumer in self.consumers.values() if self.consuming else ():
+            consumer.cancel()
+        self.consuming = set()
 
     # Permits.
 
-    def on_message(self, message: Any) -> None:
+    def on_message(self, acked_early: bool, message: Any) -> None:
         headers = message.headers or {}
         if headers.get("task") != NAME or not headers.get("id") or LANE_HEADER not in headers:
             logger.warning("Permits: a message that is no permit was dropped")
             ack(message)
             return
-        self.kept.append((message, time.monotonic()))
+        self.kept.append(Kept(message, time.monotonic(), acked_early))
         self.hub.call_soon(self.pump)
 
     def pump(self) -> None:
         try:
             while self.kept and self.room() > 0:
-                self._let_in(self.kept.popleft()[0])
+                kept = self.kept.popleft()
+                self._let_in(kept.message)
+                if kept.acked_early:
+                    ack(kept.message)
         except Exception as error:
             self._broken(error)
 
@@ -291,8 +323,12 @@ class Intake:
 
     def _give_up_kept(self, now: float) -> None:
         """No slot became free: the heartbeat brings somebody to the run, so the permit has done its work."""
-        while self.kept and now - self.kept[0][1] > KEPT_SECONDS:
-            ack(self.kept.popleft()[0])
+        while self.kept and now - self.kept[0].since > KEPT_SECONDS:
+            ack(self.kept.popleft().message)
+
+
+def is_quorum(queue: str) -> bool:
+    return queue.rpartition(".")[2].startswith(QUORUM)
 
 
 def is_lost(request: Any) -> bool:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import psycopg
@@ -15,6 +15,7 @@ from psycopg import errors
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
+from .clock_skew import RoundTrip
 from .ids import attempt_id
 from .ledger import Answer, Beat, Claim, Lane, LedgerRefused, LedgerUnavailable, WorkerInfo
 from .outcomes import Outcome, now_utc
@@ -29,6 +30,8 @@ HELD_IN_A_ROW = 5
 MOST_LANES_WITH_WORK = 200
 LONGEST_JOB_NAME = 120
 OUTCOMES = {"timeout": "timeout", "worker_lost": "lost", "cancelled": "cancelled"}
+# The last one: we stood still with a gate in our hands, and it was taken from us.
+AWAY = (psycopg.OperationalError, psycopg.InterfaceError, errors.IdleInTransactionSessionTimeout)
 
 Connection = psycopg.Connection[dict[str, Any]]
 
@@ -65,17 +68,21 @@ class PostgresLedger:
         with self._transaction() as connection:
             # A lost heartbeat costs nothing, so none waits for the disk.
             connection.execute("SET LOCAL synchronous_commit = off")
+            asked = RoundTrip()
             row = connection.execute(SQL["heartbeat"], values).fetchone()
             if row is None:
                 return Answer(known=False)
+            skew_ms = asked.skew_ms(row["last_beat_at"])
             values["pool_id"] = row["pool_id"]
             in_question = connection.execute(SQL["claims_in_hand"], values).fetchall() if beat.held else []
             return Answer(
                 known=True,
                 cancels=[row["token"] for row in in_question if row["cancelled"]],
+                terminates=[row["token"] for row in in_question if row["terminated"]],
                 gone=[row["token"] for row in in_question if row["gone"]],
                 lanes=_lanes(connection.execute(SQL["lanes"], values)),
                 work=self._work(connection, beat, values),
+                skew_ms=skew_ms,
             )
 
     def _work(self, connection: Connection, beat: Beat, values: dict[str, Any]) -> list[Lane]:
@@ -145,16 +152,20 @@ class PostgresLedger:
         if claim.gated:
             return self._end_gated(values)
         with self._connected() as connection:
-            return _told(connection, values)
+            told = _told(connection, values)
+            if told.gated:
+                # The job got its gate after the claim: somebody may have begun to wait for this run.
+                with connection.transaction():
+                    _release(connection, values, _lock_gate(connection, values))
+            return told.state
 
     def _end_gated(self, values: dict[str, Any]) -> str | None:
         """Three statements, so that each sees what was committed while it waited for the gate."""
         with self._transaction() as connection:
-            gate = connection.execute(SQL["lock_gate"], values).fetchone()
-            state = _told(connection, values)
-            if gate is not None:
-                connection.execute(SQL["release_blocked"], {**values, "max_running": gate["max_running"]})
-            return state
+            gate = _lock_gate(connection, values)
+            told = _told(connection, values)
+            _release(connection, values, gate)
+            return told.state
 
     def leave(self, incarnation: UUID) -> None:
         with self._connected() as connection:
@@ -211,7 +222,7 @@ class PostgresLedger:
         with self._lock:
             try:
                 yield self._open()
-            except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+            except AWAY as error:
                 self.close()
                 raise LedgerUnavailable(_without_dsn(error)) from error
 
@@ -249,11 +260,28 @@ def _begin(name: str) -> str:
     return repr(name if len(name) <= 60 else f"{name[:59]}…")
 
 
-def _told(connection: Connection, values: Mapping[str, Any]) -> str | None:
+class _Told(NamedTuple):
+    state: str | None
+    gated: bool
+
+
+def _told(connection: Connection, values: Mapping[str, Any]) -> _Told:
     row = connection.execute(SQL["report"], values).fetchone()
-    if row is None:
-        row = connection.execute(SQL["reported_before"], values).fetchone()
-    return None if row is None else str(row["next_state"])
+    if row is not None:
+        return _Told(row["next_state"], row["gated"])
+    row = connection.execute(SQL["reported_before"], values).fetchone()
+    return _Told(row["next_state"] if row else None, gated=False)
+
+
+def _lock_gate(connection: Connection, values: Mapping[str, Any]) -> dict[str, Any] | None:
+    return connection.execute(SQL["lock_gate"], values).fetchone()
+
+
+def _release(connection: Connection, values: Mapping[str, Any], gate: Mapping[str, Any] | None) -> None:
+    """What waited for the run that ended. Without a gate nothing did."""
+    if gate is not None:
+        connection.execute(SQL["release_blocked"], {**values, "max_running": gate["max_running"]})
+        connection.execute(SQL["release_waiting"], {"jobs": [values["job_id"]]})
 
 
 def _lanes(rows: Any) -> list[Lane]:

@@ -129,12 +129,29 @@ def default_spool_folder() -> Path:
 
 def open_ledger(url: str) -> Ledger:
     """`postgresql://…`, or `python://module/function?option=value` for a ledger of one's own."""
-    parts = urlsplit(url)
-    if parts.scheme in POSTGRES_SCHEMES:
+    if url.partition("://")[0] in POSTGRES_SCHEMES:
         from .postgres import PostgresLedger
 
+        if not _is_readable(url):
+            raise ValueError(
+                "The address of the ledger cannot be read: use postgresql://user:password@host:5432/name, with every "
+                "character of user and password that is no letter or digit percent-encoded"
+            )
         return PostgresLedger(url)
+    parts = urlsplit(url)
     if parts.scheme == "python":
         make = getattr(importlib.import_module(parts.netloc), parts.path.strip("/"))
         return cast(Ledger, make(**dict(parse_qsl(parts.query))))
     raise ValueError(f"The ledger {parts.scheme!r} is not known: use postgresql://…")
+
+
+def _is_readable(url: str) -> bool:
+    """What libpq cannot read it would quote, passwords and all."""
+    import psycopg
+    from psycopg.conninfo import conninfo_to_dict
+
+    try:
+        conninfo_to_dict(url)
+    except psycopg.ProgrammingError:
+        return False
+    return True

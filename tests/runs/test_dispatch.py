@@ -2,17 +2,29 @@
 
 from datetime import timedelta
 from typing import Any
-from uuid import uuid4
+from unittest.mock import patch
+from uuid import UUID, uuid4
 
 import psycopg
 import pytest
 from django.conf import LazySettings
 
-from jobs.models import Job, JobStatus, Pool, Tenant
+from jobs.models import Effect, Job, JobStatus, Pool, Stop, StopKind, Tenant
 from runs.dispatch import Dispatched, PoolMemory, dispatch_pool
 from runs.models import JobGate, Lane, LiveRun, NodeState, WorkerNode
+from runs.rescue import RescueMemory, rescue_once
 from runs.states import LiveState, Trigger
-from tests.factories import TASK, make_job, make_lane, make_pool, make_run, make_tenant, make_worker, now
+from tests.factories import (
+    TASK,
+    make_job,
+    make_lane,
+    make_pool,
+    make_run,
+    make_stop,
+    make_tenant,
+    make_worker,
+    now,
+)
 
 Session = psycopg.Connection[Any]
 
@@ -40,6 +52,13 @@ def claim(run: LiveRun, worker: WorkerNode) -> None:
 
 def states(job: Job) -> list[str]:
     return list(LiveRun.objects.filter(job=job).order_by("planned_at").values_list("state", flat=True))
+
+
+class BusyGates:
+    """Every gate is held by a report."""
+
+    def __init__(self, connection: Session, jobs: set[UUID]) -> None:
+        self.busy = jobs
 
 
 def reason(pool: Pool, tenant: Tenant) -> str:
@@ -142,14 +161,92 @@ def test_a_pool_without_live_workers_says_so_on_the_lane(session: Session, pool:
     assert reason(pool, job.tenant) == ""
 
 
-def test_a_paused_pool_holds_its_lanes_and_touches_no_run(session: Session, pool: Pool) -> None:
-    make_worker(pool)
-    job = make_job(pool=pool)
-    make_run(job)
-    Pool.objects.filter(pk=pool.pk).update(paused_at=now())
-    dispatch(session, pool)
-    assert states(job) == [LiveState.READY]
-    assert reason(pool, job.tenant) == "paused"
+class TestStops:
+    """A pause or a blackout in force: nothing is handed over, and few rows tell why."""
+
+    def test_a_pause_of_the_pool_holds_its_lanes_and_touches_no_run(
+        self, session: Session, pool: Pool
+    ) -> None:
+        make_worker(pool)
+        job = make_job(pool=pool)
+        make_run(job)
+        stop = make_stop(pool=pool, effect=Effect.HOLD, note="new disks")
+        dispatch(session, pool)
+        assert states(job) == [LiveState.READY]
+        assert reason(pool, job.tenant) == "paused: new disks"
+        Stop.objects.filter(pk=stop.pk).update(lifted_at=now())
+        assert dispatch(session, pool).queued == 1
+        assert reason(pool, job.tenant) == ""
+
+    def test_a_stop_of_a_tenant_holds_manual_runs_too_and_nobody_elses(
+        self, session: Session, pool: Pool
+    ) -> None:
+        make_worker(pool, slots=8)
+        held, free = make_job(pool=pool), make_job(pool=pool)
+        make_run(held, trigger=Trigger.MANUAL)
+        make_run(free)
+        make_stop(tenant=held.tenant, kind=StopKind.BLACKOUT, ends_at=now() + timedelta(hours=1))
+        dispatch(session, pool)
+        assert (states(held), states(free)) == ([LiveState.READY], [LiveState.QUEUED])
+        assert (reason(pool, held.tenant), reason(pool, free.tenant)) == ("blackout", "")
+
+    def test_a_lane_that_is_held_takes_no_share_from_the_others(self, session: Session, pool: Pool) -> None:
+        make_worker(pool, slots=8)
+        held, free = make_job(pool=pool), make_job(pool=pool)
+        make_lane(held)
+        make_lane(free)
+        make_ready(held, 9)
+        make_ready(free, 9)
+        make_stop(tenant=held.tenant)
+        assert dispatch(session, pool).queued == 7
+
+    @pytest.mark.parametrize("effect", [Effect.SKIP, Effect.RUN_AFTER])
+    def test_a_blackout_that_skips_holds_no_run_that_exists(
+        self, session: Session, pool: Pool, effect: Effect
+    ) -> None:
+        make_worker(pool)
+        make_run(make_job(pool=pool))
+        make_stop(effect=effect, kind=StopKind.BLACKOUT, ends_at=now() + timedelta(hours=1))
+        assert dispatch(session, pool).queued == 1
+
+    def test_a_stop_ends_by_itself_at_its_time(self, session: Session, pool: Pool) -> None:
+        make_worker(pool)
+        make_run(make_job(pool=pool))
+        at = now()
+        make_stop(begins_at=at, ends_at=at + timedelta(seconds=5))
+        assert dispatch(session, pool, at=at + timedelta(seconds=4.9)).queued == 0
+        assert dispatch(session, pool, at=at + timedelta(seconds=5)).queued == 1
+
+    def test_a_stop_by_tag_sets_its_runs_aside_and_lets_the_rest_of_the_lane_go(
+        self, session: Session, pool: Pool
+    ) -> None:
+        make_worker(pool, slots=8)
+        tenant = make_tenant()
+        held, other = (
+            make_job(tenant, pool, tags={"team": "pay"}),
+            make_job(tenant, pool, tags={"team": "web"}),
+        )
+        make_ready(held, 2)
+        make_run(other)
+        stop = make_stop(tag_name="team", tag_value="pay")
+        dispatch(session, pool)
+        assert (states(held), states(other)) == (["blocked", "blocked"], ["queued"])
+        assert set(LiveRun.objects.filter(job=held).values_list("reason", flat=True)) == {"paused"}
+        Stop.objects.filter(pk=stop.pk).update(lifted_at=now())
+        rescue_once(session, RescueMemory(), now())
+        assert dispatch(session, pool).queued == 2
+
+    def test_what_is_blocked_stays_so_while_another_stop_holds_it(self, session: Session, pool: Pool) -> None:
+        make_worker(pool)
+        job = make_job(pool=pool, tags={"team": "pay", "city": "paris"})
+        make_run(job, LiveState.BLOCKED, reason="paused")
+        make_stop(tag_name="team", tag_value="pay", lifted_at=now())
+        other = make_stop(tag_name="city")
+        rescue_once(session, RescueMemory(), now())
+        assert states(job) == [LiveState.BLOCKED]
+        Stop.objects.filter(pk=other.pk).update(lifted_at=now())
+        rescue_once(session, RescueMemory(), now())
+        assert states(job) == [LiveState.READY]
 
 
 def test_a_broker_that_is_away_is_a_notice_and_no_stop(session: Session, pool: Pool) -> None:
@@ -168,7 +265,7 @@ def test_a_tenants_limit_counts_queued_and_running(session: Session, pool: Pool)
     make_run(job, LiveState.QUEUED)
     make_ready(job, 4)
     assert dispatch(session, pool).queued == 1
-    assert reason(pool, tenant) == "quota"
+    assert reason(pool, tenant) == "limit of running runs"
 
 
 def test_a_rate_limit_is_a_bucket_on_the_lane(session: Session, pool: Pool) -> None:
@@ -183,6 +280,71 @@ def test_a_rate_limit_is_a_bucket_on_the_lane(session: Session, pool: Pool) -> N
     assert dispatch(session, pool, at=at + timedelta(seconds=0.1)).queued == 0
     assert dispatch(session, pool, at=at + timedelta(seconds=0.6)).queued == 1
     assert dispatch(session, pool, at=at + timedelta(seconds=20)).queued == 2
+
+
+class TestDailyQuota:
+    """Runs handed over on a UTC day; the count is in the lane's row, for whoever decides next."""
+
+    def test_a_lane_hands_over_its_quota_and_opens_by_itself_at_midnight(
+        self, session: Session, pool: Pool
+    ) -> None:
+        make_worker(pool, slots=50, last_beat_at=now() + timedelta(days=2))
+        tenant = make_tenant(daily_quota=3)
+        job = make_job(tenant, pool)
+        make_ready(job, 10)
+        midnight = now().replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
+        evening = midnight - timedelta(seconds=1)
+        assert dispatch(session, pool, at=evening).queued == 3
+        assert reason(pool, tenant) == "daily quota"
+        assert dispatch(session, pool, at=evening).queued == 0
+        assert dispatch(session, pool, at=midnight).queued == 3
+        lane = Lane.objects.get(tenant=tenant)
+        assert (lane.day, lane.day_count) == (midnight.date(), 3)
+
+    def test_it_holds_from_one_dispatcher_to_the_next(self, session: Session, pool: Pool) -> None:
+        make_worker(pool, slots=2)
+        tenant = make_tenant(daily_quota=5)
+        make_ready(make_job(tenant, pool), 10)
+        handed = 0
+        for _ in range(9):
+            handed += dispatch(session, pool, PoolMemory()).queued
+            LiveRun.objects.filter(state=LiveState.QUEUED).delete()
+        assert (handed, reason(pool, tenant)) == (5, "daily quota")
+
+    def test_a_neighbour_takes_the_places_that_a_quota_leaves(self, session: Session, pool: Pool) -> None:
+        make_worker(pool, slots=8)
+        limited, free = make_job(make_tenant(daily_quota=1), pool), make_job(pool=pool)
+        make_ready(limited, 5)
+        make_ready(free, 9)
+        dispatch(session, pool)
+        assert states(limited).count("queued") == 1
+        assert states(free).count("queued") >= 6
+
+    def test_what_came_back_unclaimed_is_not_counted_twice(self, session: Session, pool: Pool) -> None:
+        make_worker(pool)
+        tenant = make_tenant(daily_quota=2)
+        job = make_job(tenant, pool)
+        make_ready(job, 3)
+        assert dispatch(session, pool).queued == 2
+        LiveRun.objects.filter(state=LiveState.QUEUED).update(state=LiveState.READY)
+        assert dispatch(session, pool).queued == 2
+        assert Lane.objects.get(tenant=tenant).day_count == 2
+        assert dispatch(session, pool).queued == 0
+
+    def test_what_came_back_from_yesterday_is_counted_today(self, session: Session, pool: Pool) -> None:
+        make_worker(pool)
+        tenant = make_tenant(daily_quota=1)
+        run = make_run(make_job(tenant, pool))
+        LiveRun.objects.filter(pk=run.pk).update(queued_at=now() - timedelta(days=1))
+        assert dispatch(session, pool).queued == 1
+        assert Lane.objects.get(tenant=tenant).day_count == 1
+
+    def test_a_quota_set_to_nothing_lets_nothing_go(self, session: Session, pool: Pool) -> None:
+        make_worker(pool)
+        tenant = make_tenant(daily_quota=0)
+        make_run(make_job(tenant, pool))
+        assert dispatch(session, pool).queued == 0
+        assert reason(pool, tenant) == "daily quota"
 
 
 class TestOwnReasons:
@@ -200,6 +362,33 @@ class TestOwnReasons:
         assert sorted(states(limited)) == ["blocked", "blocked", "queued", "running"]
         blocked = LiveRun.objects.filter(state=LiveState.BLOCKED)
         assert {run.reason for run in blocked} == {"concurrency"}
+
+    def test_what_may_not_go_never_hides_what_may(self, session: Session, pool: Pool) -> None:
+        """However long the backlog of a job with a limit, and however few the slots."""
+        worker = make_worker(pool, slots=2)
+        tenant = make_tenant()
+        limited, free = make_job(tenant, pool, max_concurrency=1), make_job(tenant, pool)
+        make_run(limited, LiveState.RUNNING, worker=worker)
+        make_ready(limited, 300)
+        make_run(free, rank=2**60)
+        memory = PoolMemory()
+        for _ in range(5):
+            dispatch(session, pool, memory)
+        assert states(free) == [LiveState.QUEUED]
+
+    def test_a_gate_in_somebodys_hands_hides_nobody_behind_it(self, session: Session, pool: Pool) -> None:
+        """Not blocked, as nobody knows whether there is room; but stepped over."""
+        make_worker(pool, slots=2)
+        tenant = make_tenant()
+        limited, free = make_job(tenant, pool, max_concurrency=1), make_job(tenant, pool)
+        make_ready(limited, 9)
+        make_run(free, rank=2**60)
+        memory = PoolMemory()
+        with patch("runs.dispatch.Gates", BusyGates):
+            dispatch(session, pool, memory)
+            dispatch(session, pool, memory)
+        assert set(states(limited)) == {LiveState.READY}
+        assert states(free) == [LiveState.QUEUED]
 
     def test_a_limit_set_later_holds_runs_that_were_made_before(self, session: Session, pool: Pool) -> None:
         make_worker(pool, slots=8)
@@ -316,3 +505,17 @@ def test_runs_of_a_tenant_that_lost_the_pool_are_blocked(session: Session) -> No
     goes.refresh_from_db()
     stays.refresh_from_db()
     assert (goes.state, stays.state, stays.reason) == ("queued", "blocked", "not allowed in the pool")
+
+
+def test_places_that_a_hungrier_lane_has_no_runs_for_go_to_the_others(session: Session, pool: Pool) -> None:
+    make_worker(pool, slots=1000)
+    modest, busy = make_job(pool=pool), make_job(pool=pool)
+    for _ in range(10):
+        make_run(busy, LiveState.QUEUED)
+    make_ready(modest, 1)
+    make_ready(busy, 5)
+    memory = PoolMemory()
+    memory.pace.size = 4
+    assert dispatch(session, pool, memory).queued == 4
+    assert states(modest) == [LiveState.QUEUED]
+    assert states(busy).count(LiveState.READY) == 2

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import patch
 from uuid import uuid4
 
 import kombu
@@ -10,8 +11,10 @@ import pytest
 from django.conf import settings
 
 from runs import publish
-from runs.publish import Permit, Publisher
-from tests.private_rabbitmq import PrivateRabbitMQ
+from runs.broker_session import Session
+from runs.brokers import Broker as AtBroker
+from runs.permits import Permit
+from runs.publish import Publisher
 from tests.waiting import wait_until
 
 
@@ -55,7 +58,7 @@ def queue() -> str:
 
 @pytest.fixture
 def publisher(broker_url: str) -> Iterator[Publisher]:
-    publisher = Publisher(broker_url)
+    publisher = Publisher(AtBroker("", broker_url))
     publisher.start()
     yield publisher
     stop(publisher)
@@ -80,7 +83,7 @@ def test_a_permit_is_a_message_that_a_stock_worker_understands(
     )
     assert headers["id"] == properties["correlation_id"]
     assert headers["timelimit"] == [None, None]
-    assert (properties["delivery_mode"], properties["priority"]) == (2, 6)
+    assert (properties["delivery_mode"], properties["priority"]) == (1, 6)
     assert "expiration" not in properties
     assert json.loads(message.body)[:2] == [[], {}]
 
@@ -126,45 +129,39 @@ def test_thousands_of_permits_all_arrive(publisher: Publisher, broker: Broker, q
 
 def test_what_does_not_fit_into_memory_is_dropped_and_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publish, "MOST_IN_MEMORY", 10)
-    publisher = Publisher("amqp://nowhere")
+    publisher = Publisher(AtBroker("", "amqp://nowhere"))
     publisher.offer(Permit("q", "1:1", 1) for _ in range(25))
     assert publisher.dropped == 15
 
 
-def test_a_broker_that_stops_and_comes_back_is_used_again(private_rabbitmq: PrivateRabbitMQ) -> None:
-    publisher = Publisher(private_rabbitmq.url)
-    publisher.start()
-    publisher.offer([Permit("before", "1:1", 1)])
-    wait_until(lambda: private_rabbitmq.queues().get("before") == 1, 20, "the first permit")
-    private_rabbitmq.kill()
-    wait_until(lambda: publisher.broken, 20, "the breaker to open")
-    private_rabbitmq.start()
-    wait_until(lambda: not publisher.broken, 60, "the breaker to close")
-    publisher.offer([Permit("after", "1:1", 1)])
-    wait_until(lambda: private_rabbitmq.queues().get("after") == 1, 20, "the permit afterwards")
-    assert "before" in private_rabbitmq.queues()
-    stop(publisher)
+def test_offers_of_permits_without_a_taker_are_bounded_also_while_the_breaker_is_open() -> None:
+    publisher = Publisher(AtBroker("", "amqp://nowhere"))
+    publisher.broken = True
+    for _ in range(10):
+        publisher.offer([Permit("q", "1:1", 1)] * 1000)
+    assert publisher.waiting == publish.PROBE
+    assert publisher.dropped == 10_000 - publish.PROBE
 
 
-def test_a_broker_under_an_alarm_confirms_nothing_and_opens_the_breaker(
-    private_rabbitmq: PrivateRabbitMQ, monkeypatch: pytest.MonkeyPatch
+def test_queues_of_pools_that_went_elsewhere_are_not_declared_again(
+    publisher: Publisher, broker: Broker, queue: str
 ) -> None:
-    monkeypatch.setattr(publish, "TIMEOUT_SECONDS", 1.0)
-    publisher = Publisher(private_rabbitmq.url)
+    other = queue.replace(".publish.", ".elsewhere.")
+    publisher.declare([queue, other])
+    wait_until(lambda: broker.waiting(queue) == broker.waiting(other) == 0, 10, "both queues")
+    publisher.declare_only([queue])
+    broker.delete(other)
+    broker.delete(queue)
+    with patch.object(Session, "listen", side_effect=ConnectionResetError):
+        wait_until(lambda: publisher.broken, 10, "the end of the connection")
+    wait_until(lambda: broker.waiting(queue) == 0, 10, "the queue of ours")
+    assert broker.waiting(other) is None
+
+
+def test_a_publisher_that_stops_says_good_bye(broker_url: str, broker: Broker, queue: str) -> None:
+    publisher = Publisher(AtBroker("", broker_url))
     publisher.start()
-    publisher.offer([Permit("q", "1:1", 1)])
-    wait_until(lambda: private_rabbitmq.queues().get("q") == 1, 20, "the first permit")
-    private_rabbitmq.ctl("set_vm_memory_high_watermark", "absolute", "1")
-    try:
-        wait_until(lambda: offer_one(publisher) and publisher.broken, 30, "the breaker", interval=0.5)
-    finally:
-        private_rabbitmq.ctl("set_vm_memory_high_watermark", "0.6")
-    wait_until(
-        lambda: offer_one(publisher) and not publisher.broken, 60, "the end of the alarm", interval=0.5
-    )
+    publisher.offer([Permit(queue, "1:1", 1)])
+    wait_until(lambda: publisher.confirmed == 1, 10, "the permit")
     stop(publisher)
-
-
-def offer_one(publisher: Publisher) -> bool:
-    publisher.offer([Permit("q", "1:1", 1)])
-    return True
+    assert not publisher.broken

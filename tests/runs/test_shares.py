@@ -1,11 +1,17 @@
 """Attacks promise 6: a lane below its weighted share gets the next free slot of its pool."""
 
 from collections import Counter
+from collections.abc import Iterable
 from random import Random
 
 import pytest
 
-from runs.shares import LaneLoad, reserve, share_out
+from runs import shares
+from runs.shares import LaneLoad, reserve
+
+
+def share_out(capacity: int, lanes: Iterable[LaneLoad], lanes_of_pool: int) -> dict[int, int]:
+    return shares.share_out(capacity, lanes, lanes_of_pool, reserve(capacity, lanes_of_pool))
 
 
 def test_one_lane_alone_in_its_pool_may_use_every_slot() -> None:
@@ -60,9 +66,22 @@ def test_the_limit_holds_for_turnover_too() -> None:
     assert share_out(8, [LaneLoad(1, running=8, turnover=50, most=3)], lanes_of_pool=1) == {1: 3}
 
 
-def test_a_small_pool_keeps_no_reserve() -> None:
-    assert [reserve(slots, 2) for slots in (1, 3, 4, 8, 40)] == [0, 0, 1, 1, 4]
+def test_a_tenth_of_the_slots_is_kept_and_at_least_one_of_several() -> None:
+    assert [reserve(slots, 2) for slots in (0, 1, 2, 3, 4, 8, 40)] == [0, 0, 1, 1, 1, 1, 4]
     assert reserve(40, 1) == 0
+
+
+@pytest.mark.parametrize(("slots", "taken"), [(2, 2), (3, 3), (4, 3), (40, 36)])
+def test_in_a_small_pool_a_lane_of_quick_runs_may_take_what_is_kept(slots: int, taken: int) -> None:
+    assert share_out(slots, [LaneLoad(1, quick=True)], lanes_of_pool=2) == {1: taken}
+    assert share_out(slots, [LaneLoad(1)], lanes_of_pool=2)[1] < slots
+
+
+def test_no_more_places_are_given_than_a_pass_takes_on() -> None:
+    lanes = [LaneLoad(tenant, weight=1 + tenant % 3) for tenant in range(30)]
+    given = shares.share_out(1_000_000, lanes, 30, kept=0, most=600)
+    assert sum(given.values()) == 600
+    assert given[2] == 3 * given[0] == 30
 
 
 def test_many_lanes_queue_no_more_than_a_window_beyond_the_slots() -> None:
@@ -107,5 +126,16 @@ def test_slot_seconds_follow_the_weights_when_lanes_outnumber_slots(seed: int) -
 
 
 def test_what_the_whole_pool_frees_quickly_widens_the_window_of_many_lanes() -> None:
-    lanes = [LaneLoad(tenant) for tenant in range(1000)]
-    assert sum(share_out(8, lanes, lanes_of_pool=1000, pool_turnover=100).values()) == 8 + 2 + 100
+    lanes = [LaneLoad(tenant, turnover=0.1) for tenant in range(1000)]
+    assert sum(share_out(8, lanes, lanes_of_pool=1000).values()) == 8 + 2 + 100
+
+
+def test_of_a_lane_above_its_share_nothing_that_it_frees_is_made_up_for() -> None:
+    busy, other = LaneLoad(1, running=6, turnover=30), LaneLoad(2, running=2, turnover=10)
+    assert share_out(6, [busy], lanes_of_pool=1) == {1: 30}
+    assert share_out(8, [busy, other], lanes_of_pool=2) == {2: 12}
+
+
+def test_slots_that_a_quick_lane_will_free_are_not_given_to_the_long_runs_of_another() -> None:
+    quick, slow = LaneLoad(1, running=4, turnover=60), LaneLoad(2, running=4, served=-9)
+    assert share_out(8, [quick, slow], lanes_of_pool=2) == {1: 60}

@@ -55,8 +55,13 @@ class FakeLedger:
             return Answer(
                 known=True,
                 cancels=[token for token, run in held.items() if run and run["cancel"]],
+                terminates=[token for token, run in held.items() if run and run.get("terminate")],
                 gone=[token for token, run in held.items() if run is None],
-                lanes=[],
+                lanes=[
+                    Lane(number, POOL, TENANT, queue)
+                    for number, queue in enumerate(state.get("later_queues", []), start=2)
+                    if number > beat.lanes_after
+                ],
                 work=[self.lane] if waiting and free > 0 and not state["no_work_named"] else [],
             )
 

@@ -6,82 +6,15 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-from uuid import uuid4
 
 import pytest
-from django.conf import settings
 from kombu import Connection, Producer, Queue
 
 from tests.private_rabbitmq import PrivateRabbitMQ
-from tests.processes import Processes, RealProcess
-from tests.sdk.fake_ledger import FakeLedger
-from tests.sdk.stage import Stage, gone, kill, stop, wake
+from tests.processes import Processes
+from tests.sdk.celery_stage import CeleryStage
+from tests.sdk.stage import gone, kill, stop, wake
 from tests.waiting import wait_until
-
-LANE = "1:2"
-
-
-class CeleryStage(Stage):
-    def __init__(self, processes: Processes, folder: Path, broker: str) -> None:
-        super().__init__(processes, folder)
-        self.broker = broker
-        suffix = uuid4().hex[:8]
-        self.lane_queue = f"{settings.QUEUE_PREFIX}.lane-{suffix}"
-        self.host_queue = f"{settings.QUEUE_PREFIX}.host-{suffix}"
-        self.ledger = FakeLedger(str(folder / "ledger"), self.lane_queue)
-        self.ledger.change(no_work_named=True)
-        self.connection = Connection(broker)
-        self.channel: Any = self.connection.channel()
-        self.queue: Any = Queue(self.lane_queue, durable=True, queue_arguments={"x-max-priority": 9})(
-            self.channel
-        )
-        self.queue.queue_declare()
-
-    def worker(self, slots: int = 2, *arguments: str, pool: str = "prefork", **changes: str) -> RealProcess:
-        worker = self.processes.python(
-            *("celery", "-A", "tests.sample_tasks", "worker", "-Q", self.host_queue, "-l", "INFO"),
-            *("-P", pool, "-c", str(slots), "-n", f"{uuid4().hex[:8]}@host", *arguments),
-            env=self.environment(SAMPLE_BROKER_URL=self.broker, **changes),
-        )
-        wait_until(
-            lambda: self.consumers() > 0 or not worker.is_alive(), 30, f"a consumer; {worker.text()[-2000:]}"
-        )
-        assert worker.is_alive(), worker.text()
-        return worker
-
-    def permit(self, **headers: Any) -> None:
-        identity = str(uuid4())
-        Producer(self.channel).publish(
-            [[], {}, {"callbacks": None, "errbacks": None, "chain": None, "chord": None}],
-            routing_key=self.lane_queue,
-            serializer="json",
-            correlation_id=identity,
-            headers={"task": "beatkeeper.run", "id": identity, "beatkeeper_lane": LANE, **headers},
-        )
-
-    def send(self, task: str, *args: Any) -> None:
-        from tests.sample_tasks import app
-
-        with app.connection_for_write(self.broker) as connection:
-            app.send_task(task, args, queue=self.host_queue, connection=connection)
-
-    def consumers(self) -> int:
-        return int(self.queue.queue_declare(passive=True).consumer_count)
-
-    def messages(self) -> int:
-        return int(self.queue.queue_declare(passive=True).message_count)
-
-    def add_permitted_run(self, task: str = "tests.succeeds", *args: Any, **options: Any) -> Any:
-        run = self.ledger.add_run(task, *args, **options)
-        self.permit()
-        return run
-
-    def close(self) -> None:
-        channel: Any = self.connection.channel()
-        for name in (self.lane_queue, self.host_queue):
-            channel.queue_delete(name)
-        self.connection.release()
 
 
 @pytest.fixture
@@ -172,7 +105,7 @@ def test_a_permit_without_a_free_slot_is_acked_soon(stage: CeleryStage) -> None:
     stage.permit()
     stage.permit()
     # The long run's own permit is acked late: it may stay. The others may not.
-    wait_until(lambda: unacked(stage) <= 1, 10, "acked permits")
+    wait_until(lambda: stage.unacked() <= 1, 10, "acked permits")
 
 
 def test_a_killed_child_is_told_and_the_worker_goes_on(stage: CeleryStage) -> None:
@@ -199,7 +132,7 @@ def test_a_deleted_queue_ends_no_worker(stage: CeleryStage) -> None:
     worker = stage.worker(1)
     stage.queue.delete()
     stage.channel = stage.connection.channel()
-    stage.queue = Queue(stage.lane_queue, durable=True, queue_arguments={"x-max-priority": 9})(stage.channel)
+    stage.queue = Queue(stage.lane_queue, durable=True, queue_arguments=stage.arguments)(stage.channel)
     stage.queue.queue_declare()
     wait_until(lambda: stage.consumers() == 1, 20, "a consumer again")
     stage.wait_for_end(stage.add_permitted_run())
@@ -266,7 +199,8 @@ def test_a_killed_worker_is_told(stage: CeleryStage) -> None:
     body = stage.wait_for_event("group", run)["body"]
     kill(worker.pid)
     assert stage.wait_for_end(run)["error_class"] == "worker_lost"
-    assert gone(body)
+    # It was killed before the report, and takes a moment to die.
+    wait_until(lambda: gone(body), 5, "the end of the body")
 
 
 def test_a_stopped_worker_loses_its_run_and_begins_anew(stage: CeleryStage) -> None:
@@ -295,13 +229,3 @@ def test_the_guard_imports_no_celery() -> None:
 
 def foreign(stage: CeleryStage) -> int:
     return max((int(state.get("foreign", 0)) for state in stage.ledger.workers().values()), default=0)
-
-
-def unacked(stage: CeleryStage) -> int:
-    listed = subprocess.run(
-        ["rabbitmqctl", "-q", "list_queues", "name", "messages_unacknowledged"],
-        capture_output=True,
-        text=True,
-    )
-    counts = dict(line.split("\t") for line in listed.stdout.splitlines() if "\t" in line)
-    return int(counts.get(stage.lane_queue, 0))

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 from celery import Celery
 
+from jobs.models import Overlap
 from scheduler_project.sdk import Beatkeeper
-from scheduler_project.sdk.declarations import DeclarationWrong
+from scheduler_project.sdk.declarations import OVERLAPS, DeclarationWrong
 from tests.processes import Processes
 from tests.sdk.stage import Stage
 from tests.waiting import wait_until
@@ -61,6 +62,49 @@ def test_what_is_said_is_declared_and_nothing_else(keeper: Beatkeeper) -> None:
     }
 
 
+def test_a_calendar_a_window_and_what_to_make_up_for(keeper: Beatkeeper) -> None:
+    found = declared(
+        keeper,
+        cron="0 9 * * *",
+        calendar="us-holidays",
+        on_closed="next",
+        jitter=timedelta(minutes=5),
+        catch_up={"policy": "all", "per_minute": 30, "window": timedelta(hours=6)},
+    )
+    assert found["schedule"] == {
+        "cron": "0 9 * * *",
+        "timezone": "UTC",
+        "calendar": {"name": "us-holidays", "on_closed": "next"},
+        "jitter": 300.0,
+    }
+    assert found["catch_up"] == {"policy": "all", "per_minute": 30, "window": 21_600.0}
+
+
+def test_the_short_forms(keeper: Beatkeeper) -> None:
+    found = declared(keeper, every=60, calendar="days", catch_up="skip")
+    assert found["schedule"] == {"every": 60.0, "calendar": {"name": "days", "on_closed": "exclude"}}
+    assert found["catch_up"] == {"policy": "skip"}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"every": 60, "on_closed": "next"}, "name the calendar"),
+        ({"every": 60, "calendar": "days", "on_closed": "later"}, "none of exclude, next, previous"),
+        ({"calendar": "days"}, "belong to a schedule"),
+        ({"every": 60, "jitter": 0}, "not above zero"),
+        ({"every": 60, "jitter": "5 minutes"}, "no ISO 8601 duration"),
+        ({"every": 60, "catch_up": "every"}, "none of the policies"),
+        ({"every": 60, "catch_up": {"per_minute": 5}}, "none of the policies"),
+    ],
+)
+def test_what_is_wrong_with_them_is_said_at_once(
+    keeper: Beatkeeper, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(DeclarationWrong, match=said):
+        keeper.job(**options)
+
+
 def test_without_a_schedule_a_job_runs_on_demand(keeper: Beatkeeper) -> None:
     declaration = declared(keeper)
     assert declaration["schedule"] is None
@@ -97,6 +141,7 @@ def test_a_schedule_is_written_as_the_api_reads_it(
         {"retries": -1},
         {"timeout": -3},
         {"overlap": "sometimes"},
+        {"overlap": "buffer"},
     ],
 )
 def test_a_mistake_is_raised_where_it_was_made(keeper: Beatkeeper, options: dict[str, Any]) -> None:
@@ -180,3 +225,7 @@ def test_declarations_reach_the_ledger_when_a_worker_starts(processes: Processes
     stage.feed(SAMPLE_DECLARES="1")
     wait_until(stage.ledger.declared, 10, "a declaration")
     assert [job["name"] for job in stage.ledger.declared()] == ["sample"]
+
+
+def test_the_platform_knows_the_same_overlap_policies() -> None:
+    assert list(OVERLAPS) == Overlap.values

@@ -66,6 +66,38 @@ def test_a_cancelled_run_stops(stage: Stage) -> None:
     assert not stage.events("slept", run)
 
 
+def test_a_terminated_run_gets_no_hint(stage: Stage) -> None:
+    stage.feed(BEATKEEPER_GRACE_SECONDS="30")
+    run = stage.ledger.add_run("tests.hangs")
+    body = stage.wait_for_event("hangs", run)["pid"]
+    stage.ledger.change_run(run, cancel=True, terminate=True)
+    end = stage.wait_for_end(run)
+    assert (end["next"], end["error_class"]) == ("cancelled", "cancelled")
+    assert not stage.events("shrugged", run)
+    assert gone(body)
+    assert stage.wait_for_end(stage.ledger.add_run("tests.succeeds"))["next"] == "succeeded"
+
+
+def test_a_run_that_was_asked_to_stop_can_still_be_terminated(stage: Stage) -> None:
+    stage.feed(BEATKEEPER_GRACE_SECONDS="30")
+    run = stage.ledger.add_run("tests.hangs")
+    stage.wait_for_event("hangs", run)
+    stage.ledger.change_run(run, cancel=True)
+    stage.wait_for_event("shrugged", run)
+    stage.ledger.change_run(run, terminate=True)
+    assert stage.wait_for_end(run)["next"] == "cancelled"
+
+
+def test_a_terminated_group_is_killed_and_its_process_tells(stage: Stage) -> None:
+    stage.feed(BEATKEEPER_GRACE_SECONDS="30")
+    run = stage.ledger.add_run("", kind="sleeping_group")
+    body = stage.wait_for_event("group", run)
+    stage.ledger.change_run(run, cancel=True, terminate=True)
+    end = stage.wait_for_end(run)
+    assert (end["next"], end["error_class"]) == ("cancelled", "cancelled")
+    assert gone(body["body"]) and not gone(body["pid"])
+
+
 def test_a_cancelled_body_that_takes_no_hint_is_killed(stage: Stage) -> None:
     stage.feed()
     run = stage.ledger.add_run("tests.hangs")

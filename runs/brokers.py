@@ -1,0 +1,69 @@
+"""Which brokers there are, and what queues they hold. A URL is a secret: nothing here shows one."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.conf import settings
+
+HIGHEST_PRIORITY = 9
+# A permit older than this helps nobody: its run was served by a heartbeat. Where nobody consumes, because workers
+# listen to another broker or to none, they would pile up.
+PERMIT_LIFE_MS = 60_000
+MOST_IN_A_QUEUE = 20_000
+# A queue that nobody has consumed from for so long goes: of an old type, a former pool, a pool without workers. If
+# its lane comes to life again, the first permit comes back and it is declared anew.
+QUEUE_LIFE_MS = 86_400_000
+BOUNDS = {
+    "x-message-ttl": PERMIT_LIFE_MS,
+    "x-max-length": MOST_IN_A_QUEUE,
+    "x-expires": QUEUE_LIFE_MS,
+}
+# Version and arguments by queue type. The version is part of a queue's name, so that queues of old and new
+# arguments stand side by side: change the arguments, change the version.
+CLASSIC = ("v1", {"x-queue-type": "classic", "x-max-priority": HIGHEST_PRIORITY, **BOUNDS})
+# A quorum queue has its priorities without asking: none up to 3.13, two levels in 4.0 to 4.2, 32 from 4.3.
+QUORUM = ("q1", {"x-queue-type": "quorum", **BOUNDS})
+QUEUES: dict[str, tuple[str, dict[str, Any]]] = {"classic": CLASSIC, "quorum": QUORUM}
+
+
+@dataclass(frozen=True)
+class Broker:
+    name: str
+    # Of a cluster several, with `;` between them, tried in turn.
+    url: str = field(repr=False)
+    queue_type: str = "classic"
+
+    def __str__(self) -> str:
+        return f"broker {self.name}" if self.name else "the platform's broker"
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        return QUEUES[self.queue_type][1]
+
+    @property
+    def setting(self) -> str:
+        """Where its URL was said."""
+        return "BEATKEEPER_BROKERS" if self.name else "CELERY_BROKER_URL"
+
+    @property
+    def addresses(self) -> list[str]:
+        return [address for address in self.url.split(";") if address]
+
+    def address(self, attempt: int) -> str:
+        return self.addresses[attempt % len(self.addresses)]
+
+
+def known_brokers() -> dict[str, Broker]:
+    """By name; the platform's own has none. Without a broker workers are fed by their heartbeats."""
+    urls = {"": settings.CELERY_BROKER_URL, **settings.BROKERS}
+    return {name: Broker(name, url, queue_type(name)) for name, url in urls.items() if url}
+
+
+def queue_type(broker: str) -> str:
+    types: dict[str, str] = settings.QUEUE_TYPES
+    return types.get(broker, types[""])
+
+
+def queue_version(broker: str) -> str:
+    """The last part of the names of queues there."""
+    return QUEUES[queue_type(broker)][0]

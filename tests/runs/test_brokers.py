@@ -1,0 +1,240 @@
+"""A broker per pool: what may be said of brokers, who publishes where, and what becomes of lanes that move."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.conf import LazySettings
+from django.core.exceptions import ImproperlyConfigured, ValidationError
+
+from jobs.models import Pool
+from runs.brokers import CLASSIC, QUORUM, known_brokers, queue_version
+from runs.models import Lane, LiveRun
+from runs.passes import BALANCE_SECONDS, Dispatching
+from runs.permits import Permit
+from runs.publish import AWAY, UNKNOWN
+from runs.slices import LockSession
+from runs.states import LiveState
+from scheduler_project import env
+from tests.concurrency.staging import dsn
+from tests.factories import make_job, make_lane, make_pool, make_run, make_worker
+
+SECRET = "geheim"
+PAYMENTS = f"amqp://user:{SECRET}@payments/vhost"
+MAIL = "amqps://mail:5671//"
+
+# What may be said of them.
+
+
+@pytest.mark.parametrize(
+    "value", [f"payments={PAYMENTS} mail={MAIL}", f'{{"payments": "{PAYMENTS}", "mail": "{MAIL}"}}']
+)
+def test_brokers_are_named_in_pairs_or_in_json(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("BROKERS", value)
+    assert env.brokers("BROKERS") == {"payments": PAYMENTS, "mail": MAIL}
+
+
+def test_no_brokers_are_named_by_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BROKERS", " ")
+    assert env.brokers("BROKERS") == {}
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (PAYMENTS, "NAME=amqp"),
+        (f"payments:{PAYMENTS}", "NAME=amqp"),
+        (f"payments:{PAYMENTS}?heartbeat=5", "small letters"),
+        ("payments=", "NAME=amqp"),
+        (f"Payments={PAYMENTS}", "small letters"),
+        (f"payments=redis://u:{SECRET}@h payments", "NAME=amqp"),
+        (f"payments=redis://u:{SECRET}@h", "amqp, amqps, pyamqp"),
+        (f"payments=amqp://u:{SECRET}@h:{SECRET}/", "a port that is not a number"),
+        (f"payments={PAYMENTS},mail={MAIL}", "two addresses"),
+        (f"payments={PAYMENTS} payments={MAIL}", "payments twice"),
+        (f'{{"payments": "{PAYMENTS}"', "like JSON and is none"),
+        (f'{{"payments": ["{PAYMENTS}"]}}', "all of them texts"),
+    ],
+)
+def test_nonsense_is_refused_in_words_and_without_the_url(
+    monkeypatch: pytest.MonkeyPatch, value: str, said: str
+) -> None:
+    monkeypatch.setenv("BROKERS", value)
+    with pytest.raises(ImproperlyConfigured) as refused:
+        env.brokers("BROKERS")
+    assert said in str(refused.value)
+    assert SECRET not in str(refused.value)
+
+
+def test_a_cluster_has_several_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BROKERS", "payments=amqp://a//;amqp://b//")
+    assert env.brokers("BROKERS") == {"payments": "amqp://a//;amqp://b//"}
+
+
+@pytest.mark.parametrize(
+    ("value", "types"),
+    [
+        ("", {"": "classic"}),
+        ("quorum", {"": "quorum"}),
+        ("quorum payments=classic", {"": "quorum", "payments": "classic"}),
+        ("payments=quorum", {"": "classic", "payments": "quorum"}),
+    ],
+)
+def test_a_queue_type_is_for_all_brokers_or_for_one(
+    monkeypatch: pytest.MonkeyPatch, value: str, types: dict[str, str]
+) -> None:
+    monkeypatch.setenv("TYPE", value)
+    assert env.queue_types("TYPE", {"payments"}) == types
+
+
+@pytest.mark.parametrize("value", ["stream", "payments=", "mail=quorum", "classic quorum payments=mirrored"])
+def test_other_queue_types_are_refused(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("TYPE", value)
+    with pytest.raises(ImproperlyConfigured, match="TYPE"):
+        env.queue_types("TYPE", {"payments"})
+
+
+def test_each_broker_has_its_queues(settings: LazySettings) -> None:
+    settings.CELERY_BROKER_URL = "amqp://own"
+    settings.BROKERS = {"payments": PAYMENTS}
+    settings.QUEUE_TYPES = {"": "classic", "payments": "quorum"}
+    brokers = known_brokers()
+    assert brokers[""].arguments == CLASSIC[1]
+    assert brokers["payments"].arguments == QUORUM[1]
+    assert "x-max-priority" not in QUORUM[1]
+    assert (queue_version(""), queue_version("payments"), queue_version("unheard-of")) == ("v1", "q1", "v1")
+
+
+def test_without_a_broker_of_its_own_the_platform_still_serves_the_others(settings: LazySettings) -> None:
+    settings.CELERY_BROKER_URL = ""
+    settings.BROKERS = {"payments": PAYMENTS}
+    assert list(known_brokers()) == ["payments"]
+
+
+@pytest.mark.django_db
+def test_a_pool_may_name_known_brokers_only(settings: LazySettings) -> None:
+    settings.BROKERS = {"payments": PAYMENTS, "mail": MAIL}
+    make_pool(broker="payments").full_clean()
+    make_pool(broker="").full_clean()
+    with pytest.raises(ValidationError) as refused:
+        make_pool(broker="paymnts").full_clean()
+    assert "mail, payments" in str(refused.value.message_dict["broker"])
+    assert SECRET not in str(refused.value)
+
+
+# Who publishes where.
+
+
+class Recorder:
+    """Publishers that write down what they were told."""
+
+    def __init__(self) -> None:
+        self.notices: dict[str, str] = {}
+        self.offered: dict[str, list[Permit]] = {}
+        self.declared: dict[str, set[str]] = {}
+
+    def notice(self, broker: str) -> str:
+        return self.notices.get(broker, "")
+
+    def declare(self, broker: str, queues: Any) -> None:
+        self.declared.setdefault(broker, set()).update(queues)
+
+    def declare_only(self, queues: Any) -> None:
+        self.declared = {broker: set(names) for broker, names in queues.items()}
+
+    def offer(self, broker: str, permits: Any) -> None:
+        self.offered.setdefault(broker, []).extend(permits)
+
+
+@pytest.fixture
+def publishers() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture
+def dispatching(transactional_db: None, publishers: Any) -> Iterator[Dispatching]:
+    with LockSession(dsn(), "test") as session:
+        yield Dispatching(session, publishers)
+
+
+def look_again(dispatching: Dispatching) -> None:
+    """As a quarter of a second later."""
+    dispatching._balanced_at -= BALANCE_SECONDS
+    dispatching.step()
+
+
+def test_each_pools_permits_go_to_its_broker(dispatching: Dispatching, publishers: Recorder) -> None:
+    publishers.notices = {"payments": AWAY}
+    lanes = {}
+    for broker in ("", "payments"):
+        pool = make_pool(broker=broker)
+        make_worker(pool, slots=1)
+        job = make_job(pool=pool)
+        for _ in range(8):
+            make_run(job)
+        lanes[broker] = job
+    look_again(dispatching)
+    for broker, job in lanes.items():
+        lane = Lane.objects.get(pool=job.pool)
+        assert publishers.declared[broker] == {lane.queue}
+        assert {permit.queue for permit in publishers.offered[broker]} == {lane.queue}
+        assert lane.reason == publishers.notices.get(broker, "")
+        # A notice, not a stop.
+        assert LiveRun.objects.filter(job=job, state=LiveState.QUEUED).exists()
+
+
+def test_a_lane_shows_that_nobody_knows_its_broker(dispatching: Dispatching, publishers: Recorder) -> None:
+    publishers.notices = {"unheard-of": UNKNOWN}
+    pool = make_pool(broker="unheard-of")
+    make_worker(pool, slots=1)
+    job = make_job(pool=pool)
+    for _ in range(8):
+        make_run(job)
+    look_again(dispatching)
+    assert Lane.objects.get().reason == "unknown broker"
+
+
+def test_a_pool_may_move_to_another_broker_at_any_time(
+    dispatching: Dispatching, publishers: Recorder, settings: LazySettings
+) -> None:
+    settings.QUEUE_TYPES = {"": "classic", "payments": "quorum"}
+    pool = make_pool()
+    make_worker(pool)
+    job = make_job(pool=pool)
+    make_run(job)
+    look_again(dispatching)
+    before = Lane.objects.get()
+    assert before.queue.endswith(".v1")
+
+    Pool.objects.update(broker="payments")
+    make_run(job)
+    look_again(dispatching)
+    after = Lane.objects.get()
+    assert after.queue == before.queue.removesuffix(".v1") + ".q1"
+    assert publishers.declared == {"payments": {after.queue}}
+    assert [permit.queue for permit in publishers.offered["payments"]] == [after.queue]
+
+    Pool.objects.update(broker="")
+    look_again(dispatching)
+    assert Lane.objects.get().queue == before.queue
+    assert publishers.declared == {"": {before.queue}}
+
+
+def test_nothing_is_renamed_while_nothing_changed(dispatching: Dispatching, publishers: Recorder) -> None:
+    lane = make_lane(make_job())
+    for _ in range(3):
+        look_again(dispatching)
+        dispatching._taken = {}
+    assert Lane.objects.get() == lane
+
+
+def test_workers_hear_of_a_renamed_lane(dispatching: Dispatching, settings: LazySettings) -> None:
+    """They ask for lanes after the last one they know, so a renamed lane has to come after it."""
+    job = make_job(pool=make_pool(slug="default"))
+    lane = make_lane(job)
+    last = make_lane(make_job(pool=job.pool))
+    settings.QUEUE_TYPES = {"": "quorum"}
+    look_again(dispatching)
+    renamed = Lane.objects.filter(pk__gt=last.pk).order_by("pk")
+    assert [row.queue for row in renamed] == [row.queue.removesuffix("v1") + "q1" for row in (lane, last)]
+    assert Lane.objects.count() == 2

@@ -1,0 +1,101 @@
+"""What a lane's limits leave: pure, so that every clock can be tried."""
+
+from datetime import date, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from runs.lanes import DAILY_QUOTA, MAX_RUNNING, RATE_LIMIT, LaneRow
+
+NOON = datetime(2026, 11, 18, 12, tzinfo=timezone.utc)
+TODAY = NOON.date()
+
+
+def lane(**fields: Any) -> LaneRow:
+    values = dict.fromkeys(LaneRow._fields)
+    words = {
+        "slug": "acme",
+        "queue": "",
+        "reason": "",
+        "weight": 1,
+        "day_count": 0,
+        "window": 0,
+        "allowed": True,
+    }
+    return LaneRow(**{**values, "tenant_id": 1, **words, **fields})
+
+
+def test_a_lane_without_limits_has_room_for_any_number() -> None:
+    assert lane().room(1000, NOON) is None
+    assert not lane().limited
+    assert lane(rate_limit=0.5).limited
+
+
+@pytest.mark.parametrize(
+    ("fields", "room", "why"),
+    [
+        ({"max_running": 5}, 2, ""),
+        ({"max_running": 3}, 0, MAX_RUNNING),
+        ({"max_running": 1}, 0, MAX_RUNNING),
+        ({"daily_quota": 9, "day": TODAY, "day_count": 7}, 2, ""),
+        ({"daily_quota": 9, "day": TODAY, "day_count": 9}, 0, DAILY_QUOTA),
+        ({"daily_quota": 9, "day": TODAY, "day_count": 12}, 0, DAILY_QUOTA),
+        ({"daily_quota": 0}, 0, DAILY_QUOTA),
+        ({"rate_limit": 4.0}, 4, ""),
+        ({"rate_limit": 4.0, "tokens": 0.5, "tokens_at": NOON}, 0, RATE_LIMIT),
+        ({"max_running": 3, "daily_quota": 0, "rate_limit": 1.0}, 0, DAILY_QUOTA),
+    ],
+)
+def test_the_tightest_limit_counts_and_the_longest_is_told(
+    fields: dict[str, Any], room: int, why: str
+) -> None:
+    assert lane(**fields).room(3, NOON) == room
+    assert lane(**fields).limit_reached(3, NOON) == why
+
+
+def test_the_count_of_a_day_ends_with_it_wherever_the_clock_is_read() -> None:
+    spent = lane(daily_quota=5).spend(5, NOON)
+    assert (spent.day, spent.day_count) == (TODAY, 5)
+    midnight = NOON.replace(hour=0) + timedelta(days=1)
+    assert spent.room(0, midnight - timedelta(microseconds=1)) == 0
+    assert spent.room(0, midnight) == 5
+    assert spent.room(0, midnight.astimezone(timezone(timedelta(hours=-8)))) == 5
+    assert spent.spend(2, midnight).day_count == 2
+
+
+def test_a_count_of_a_day_to_come_is_none_of_today() -> None:
+    """The clock was set back."""
+    assert lane(daily_quota=5, day=date(2026, 11, 19), day_count=5).room(0, NOON) == 5
+
+
+def test_what_came_back_is_not_counted_and_never_less_than_nothing() -> None:
+    spent = lane(daily_quota=5, day=TODAY, day_count=5)
+    assert spent.take_back(2, NOON).room(0, NOON) == 2
+    assert spent.take_back(9, NOON).room(0, NOON) == 5
+
+
+def test_the_bucket_fills_by_the_rate_and_holds_a_second_of_it() -> None:
+    spent = lane(rate_limit=10.0).spend(10, NOON)
+    assert spent.room(0, NOON) == 0
+    assert spent.room(0, NOON + timedelta(seconds=0.55)) == 5
+    assert spent.room(0, NOON + timedelta(hours=1)) == 10
+
+
+def test_a_slow_rate_lets_single_runs_go_in_time() -> None:
+    spent = lane(rate_limit=0.1).spend(1, NOON)
+    assert spent.room(0, NOON + timedelta(seconds=9.9)) == 0
+    assert spent.room(0, NOON + timedelta(seconds=10)) == 1
+    assert spent.room(0, NOON + timedelta(hours=1)) == 1
+
+
+def test_no_bucket_waits_for_a_clock_that_was_set_back() -> None:
+    assert lane(rate_limit=2.0, tokens=0.0, tokens_at=NOON + timedelta(hours=3)).room(0, NOON) == 2
+
+
+def test_over_a_minute_of_any_looks_no_more_than_the_rate_and_one_burst_goes() -> None:
+    one, gone, at = lane(rate_limit=7.0), 0, NOON
+    for step in range(600):
+        at = NOON + timedelta(seconds=0.1 * step + 0.013 * (step % 7))
+        count = one.room(0, at) or 0
+        gone, one = gone + count, one.spend(count, at)
+    assert 7 * 59 <= gone <= 7 * 60 + 7

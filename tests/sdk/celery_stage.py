@@ -1,0 +1,93 @@
+"""A Celery worker, a lane of its own on a real broker, and a ledger that is a folder."""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from django.conf import settings
+from kombu import Connection, Producer, Queue
+
+from runs.brokers import QUEUES
+from tests.processes import Processes, RealProcess
+from tests.sdk.fake_ledger import FakeLedger
+from tests.sdk.stage import Stage
+from tests.waiting import wait_until
+
+LANE = "1:2"
+
+
+class CeleryStage(Stage):
+    def __init__(self, processes: Processes, folder: Path, broker: str, queue_type: str = "classic") -> None:
+        super().__init__(processes, folder)
+        self.broker = broker
+        suffix = uuid4().hex[:8]
+        version, self.arguments = QUEUES[queue_type]
+        self.lane_queue = f"{settings.QUEUE_PREFIX}.lane-{suffix}.{version}"
+        self.host_queue = f"{settings.QUEUE_PREFIX}.host-{suffix}"
+        self.ledger = FakeLedger(str(folder / "ledger"), self.lane_queue)
+        self.ledger.change(no_work_named=True)
+        self.connection = Connection(broker)
+        self.channel: Any = self.connection.channel()
+        self.queue: Any = Queue(self.lane_queue, durable=True, queue_arguments=self.arguments)(self.channel)
+        self.queue.queue_declare()
+        self._declared: list[str] = []
+
+    def worker(self, slots: int = 2, *arguments: str, pool: str = "prefork", **changes: str) -> RealProcess:
+        worker = self.processes.python(
+            *("celery", "-A", "tests.sample_tasks", "worker", "-Q", self.host_queue, "-l", "INFO"),
+            *("-P", pool, "-c", str(slots), "-n", f"{uuid4().hex[:8]}@host", *arguments),
+            env=self.environment(SAMPLE_BROKER_URL=self.broker, **changes),
+        )
+        wait_until(
+            lambda: self.consumers() > 0 or not worker.is_alive(), 30, f"a consumer; {worker.text()[-2000:]}"
+        )
+        assert worker.is_alive(), worker.text()
+        return worker
+
+    def permit(self, queue: str = "", **headers: Any) -> None:
+        identity = str(uuid4())
+        Producer(self.channel).publish(
+            [[], {}, {"callbacks": None, "errbacks": None, "chain": None, "chord": None}],
+            routing_key=queue or self.lane_queue,
+            serializer="json",
+            correlation_id=identity,
+            headers={"task": "beatkeeper.run", "id": identity, "beatkeeper_lane": LANE, **headers},
+        )
+
+    def send(self, task: str, *args: Any) -> None:
+        from tests.sample_tasks import app
+
+        with app.connection_for_write(self.broker) as connection:
+            app.send_task(task, args, queue=self.host_queue, connection=connection)
+
+    def consumers(self) -> int:
+        return int(self.queue.queue_declare(passive=True).consumer_count)
+
+    def messages(self) -> int:
+        return int(self.queue.queue_declare(passive=True).message_count)
+
+    def declare(self, suffix: str, queue_type: str) -> str:
+        """A further queue of the lane, of which workers have not heard yet."""
+        version, arguments = QUEUES[queue_type]
+        name = f"{self.lane_queue.rpartition('.')[0]}{suffix}.{version}"
+        self.channel.queue_declare(name, durable=True, auto_delete=False, arguments=arguments)
+        self._declared.append(name)
+        return name
+
+    def unacked(self, *queues: str) -> int:
+        command = ["rabbitmqctl", "-q", "list_queues", "name", "messages_unacknowledged"]
+        listed = subprocess.run(command, capture_output=True, text=True)
+        counts = dict(line.split("\t") for line in listed.stdout.splitlines() if "\t" in line)
+        return sum(int(counts.get(queue, 0)) for queue in queues or [self.lane_queue])
+
+    def add_permitted_run(self, task: str = "tests.succeeds", *args: Any, **options: Any) -> Any:
+        run = self.ledger.add_run(task, *args, **options)
+        self.permit()
+        return run
+
+    def close(self) -> None:
+        channel: Any = self.connection.channel()
+        for name in (self.lane_queue, self.host_queue, *self._declared):
+            channel.queue_delete(name)
+        self.connection.release()
