@@ -7,4 +7,4 @@ class RunsConfig(AppConfig):
     verbose_name = "Runs"
 
     def ready(self) -> None:
-        from runs import listeners  # noqa: F401 - connects them
+        from runs import held_back, listeners  # noqa: F401 - connects them

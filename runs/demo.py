@@ -14,11 +14,11 @@ from django.db import transaction
 from auditlog.context import acting_as
 from auditlog.models import ActorKind
 from jobs.database_clock import database_now
+from jobs.instants import as_text
 from jobs.models import Job, Pool, Tenant
 from jobs.platform import record_saved
 from jobs.refusals import Refused
 from jobs.services import create_job, edit_job
-from jobs.specs import as_text
 from jobs.tenants import create_key, find_key
 
 TENANT = "demo"

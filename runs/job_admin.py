@@ -9,14 +9,17 @@ from django.contrib import admin
 from django.db import connection
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from jobs.admin import JobAdmin
+from jobs import stops
+from jobs.database_clock import database_now
 from jobs.display import NOTHING
+from jobs.job_admin import JobAdmin
 from jobs.models import Job, JobStatus
 from jobs.staff import UncountedList, button, found_or_missing, go_to, link, list_of, page_of, telling
 from runs import services
-from runs.models import LiveRun, MissedSpan, Run
+from runs.models import Lane, LiveRun, MissedSpan, Run
 from runs.run_lists import WINDOWS, window_of
 from runs.run_page import lasted, state_label, state_of
 from scheduler_project.sdk.sql import statements
@@ -56,7 +59,7 @@ class JobWithRuns(JobAdmin):
         "priority",
     )
     actions = ("run_chosen", "pause_chosen", "resume_chosen")
-    actions_detail = ["run_now", "pause", "resume", "cancel", "delete"]
+    actions_detail = ["run_now", "pause", "resume", "change_time", "cancel", "delete"]
     actions_row = ["run_now", "pause", "resume", "cancel"]
     change_form_outer_before_template = "runs/job_summary.html"
 
@@ -71,8 +74,10 @@ class JobWithRuns(JobAdmin):
         first, beyond = window_of(HOT)
         newest = Run.objects.filter(job=job, pk__gte=first, pk__lt=beyond).order_by("-pk")
         runs = list(newest.prefetch_related("live")[:RUNS_SHOWN])
+        known = super().summary(job)
         return {
-            **super().summary(job),
+            **known,
+            "why": [*known["why"], *lane_of(job)],
             "runs": [in_a_line(run) for run in runs],
             "hot": WINDOWS[HOT][0].lower(),
         }
@@ -107,6 +112,14 @@ class JobWithRuns(JobAdmin):
     @admin.action(description="Run the chosen jobs now", permissions=["pause"])
     def run_chosen(self, request: HttpRequest, jobs: QuerySet[Any]) -> None:
         self.do_all(request, jobs, services.run_now, "on their way")
+
+
+def lane_of(job: Job) -> list[SafeString]:
+    """Why nothing goes there, when the lane says so; a stop was named before."""
+    lane = Lane.objects.filter(pool=job.pool_id, tenant=job.tenant_id).exclude(reason="").first()
+    if lane is None or stops.of_job(job, database_now()):
+        return []
+    return [format_html("{}: {}", link(page_of(lane), "Its lane cannot go"), lane.reason)]
 
 
 def in_a_line(run: Run) -> dict[str, Any]:

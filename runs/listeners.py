@@ -7,11 +7,14 @@ from django.db import connection
 from django.dispatch import receiver
 
 from jobs import signals
-from jobs.models import Job, JobVersion
-from jobs.services import TakenInstant
+from jobs.models import Job, JobVersion, Overlap
+from jobs.planned_times import TakenInstant
+from runs import catch_up, catch_up_pace
 from runs.models import JobGate, LiveRun, MissedSpan, Run
+from runs.overlap import GATED
 from runs.requests import lock_runs_of
 from runs.services import cancel_unfinished
+from runs.transitions import OVERLAP, release_all_waiting, release_gated
 from runs.trigger import trigger_job
 from scheduler_project.sdk.ids import run_id
 
@@ -28,33 +31,60 @@ def answer_taken_instant(job: Job, at: datetime, **_: Any) -> TakenInstant | Non
     return TakenInstant(str(run.pk), run.state or run.live.state) if run else None
 
 
-@receiver(signals.times_missed)
-def write_span(job: Job, spec: JobVersion, from_at: datetime, to_at: datetime, reason: str, **_: Any) -> None:
-    MissedSpan.objects.create(
-        tenant_id=job.tenant_id,
-        job=job,
-        version=spec.version,
-        from_at=from_at,
-        to_at=to_at,
-        reason=reason,
-        policy="skip",
-    )
+@receiver(signals.missed_instant_asked)
+def answer_missed_instant(job: Job, at: datetime, **_: Any) -> datetime | None:
+    spans = MissedSpan.objects.filter(job=job, from_at__lte=at, to_at__gt=at)
+    return spans.order_by("-to_at").values_list("to_at", flat=True).first()
 
 
 @receiver(signals.spec_written)
 def keep_gate(job: Job, spec: JobVersion, **_: Any) -> None:
-    """A job with a limit has its gate; one without has none. What is under way follows."""
+    """A job with a limit, or whose runs may wait for each other, has its gate. What is under way follows.
+
+    As long as runs wait for each other the gate stays, whatever the policy is now: each that ends lets the next go.
+    """
+    limit, needs_gate = spec.max_concurrency, spec.max_concurrency is not None or spec.overlap in GATED
+    if job.version == 1:
+        if needs_gate:
+            JobGate.objects.create(job=job, max_running=limit)
+        return
     had_gate = JobGate.objects.select_for_update().filter(job=job).exists()
-    if spec.max_concurrency is None:
+    if had_gate:
+        JobGate.objects.filter(job=job).update(max_running=limit)
+        release_under(spec)
+    needs_gate = needs_gate or LiveRun.objects.filter(job=job, state="blocked", reason=OVERLAP).exists()
+    if needs_gate and not had_gate:
+        JobGate.objects.create(job=job, max_running=limit)
+    elif had_gate and not needs_gate:
         JobGate.objects.filter(job=job).delete()
-    else:
-        JobGate.objects.update_or_create(job=job, defaults={"max_running": spec.max_concurrency})
-    has_gate = spec.max_concurrency is not None
-    if had_gate != has_gate and job.version > 1:
+    if had_gate != needs_gate:
         ids = [live["id"] for live in lock_runs_of(job.pk)]
-        LiveRun.objects.filter(pk__in=ids).update(gated=has_gate)
+        LiveRun.objects.filter(pk__in=ids).update(gated=needs_gate)
+
+
+def release_under(spec: JobVersion) -> None:
+    """What a new version lets go at once: there may be more room, or nothing to wait for any more."""
+    connection.ensure_connection()
+    if spec.overlap == Overlap.ALLOW_ALL:
+        release_all_waiting(connection.connection, spec.job_id)
+    release_gated(connection.connection, [spec.job_id])
+
+
+@receiver(signals.spec_written)
+def keep_catching_up(job: Job, spec: JobVersion, **_: Any) -> None:
+    """What was missed under the same schedule is made up for as the new version says."""
+    if job.version == 1:
+        return
+    before = job.versions.get(version=job.version - 1)
+    connection.ensure_connection()
+    if before.catch_up["policy"] != spec.catch_up["policy"]:
+        catch_up.give_up(connection.connection, job.pk, "another catch-up policy")
+    if (before.schedule, before.anchor_at) == (spec.schedule, spec.anchor_at):
+        catch_up.go_on_with(connection.connection, job.pk, before.version, spec.version)
 
 
 @receiver(signals.job_stopped)
 def end_unfinished(job: Job, reason: str, **_: Any) -> None:
+    connection.ensure_connection()
+    catch_up.give_up(connection.connection, job.pk, catch_up_pace.CANCELLED)
     cancel_unfinished(job, reason)

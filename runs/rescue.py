@@ -6,34 +6,34 @@ when the worker cannot be working on it any more, and after an outage of our own
 
 import json
 import logging
+import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
 from django.conf import settings
 
-from runs import transitions
+from runs import overlap, transitions
+from runs.pace import Pace
 from runs.queries import Connection, change, rows
+from runs.sweep import SWEEP_SECONDS, Sweep, look_again
 from runs.transitions import LostAttempt
 from scheduler_project.sdk.outcomes import WORKER_LOST, stated_failure
 from scheduler_project.sdk.retries import DEAD, decide
 
 logger = logging.getLogger(__name__)
 
-SWEEP_SECONDS = 2.0
 CLAIMS_SECONDS = 1.0
 # Longer without a successful pass, and heartbeats may not have been flowing either.
 LONGEST_GAP_SECONDS = 10.0
 MOST_AT_ONCE = 500
-MOST_JOBS_IN_A_SWEEP = 200
+LONGEST_PROMOTION_SECONDS = 0.3
 MASS_LOSS = 3
 MASS_LOSS_SHARE = 0.2
 LOST_LINE = "The worker was lost."
-NO_JOB = UUID(int=0)
 
 
 @dataclass(slots=True)
@@ -43,7 +43,8 @@ class RescueMemory:
     trusted_from: datetime | None = None
     last_pass: datetime | None = None
     last_done: dict[str, datetime] = field(default_factory=dict)
-    swept_to: dict[str, UUID] = field(default_factory=dict)
+    sweep: Sweep = field(default_factory=Sweep)
+    pace: Pace = field(default_factory=lambda: Pace("rescue", MOST_AT_ONCE))
 
     def begin(self, now: datetime) -> None:
         if self.last_pass is None or now - self.last_pass > timedelta(seconds=longest_gap()):
@@ -62,7 +63,8 @@ class RescueMemory:
 
     def is_due(self, what: str, seconds: float, now: datetime) -> bool:
         last = self.last_done.get(what)
-        if last is not None and now - last < timedelta(seconds=seconds):
+        # A clock that was set back would make everything wait until it has caught up.
+        if last is not None and timedelta(0) <= now - last < timedelta(seconds=seconds):
             return False
         self.last_done[what] = now
         return True
@@ -99,16 +101,27 @@ def rescue_once(connection: Connection, memory: RescueMemory, now: datetime) -> 
     """
     done = Rescued()
     memory.begin(now)
-    done.promoted = transitions.promote_delayed(connection, now, MOST_AT_ONCE)
+    done.promoted = _promote(connection, now, memory.pace.size)
     if memory.trusts(now):
         _lose_nodes(connection, memory, now, done)
         if memory.is_due("claims", CLAIMS_SECONDS, now):
-            done.lost_attempts = _lose_claims(connection, now)
+            done.lost_attempts = _lose_claims(connection, now, memory.pace.size)
     if memory.is_due("blocked", SWEEP_SECONDS, now):
-        done.released = _look_again(connection, memory, now)
-        done.released += transitions.withdraw_unknown(connection, now, settings.LEASE_SECONDS)
+        memory.sweep.begin()
+        done.released = transitions.withdraw_unknown(connection, now, settings.LEASE_SECONDS)
+    done.released += look_again(connection, memory.sweep, now, memory.pace.size)
     memory.end(now)
     return done
+
+
+def _promote(connection: Connection, now: datetime, most: int) -> int:
+    """All whose time has come, as far as the time of a pass goes: a flexible window makes many at once."""
+    until = time.monotonic() + LONGEST_PROMOTION_SECONDS
+    promoted = count = transitions.promote_delayed(connection, now, most)
+    while count == most and time.monotonic() < until:
+        count = transitions.promote_delayed(connection, now, most)
+        promoted += count
+    return promoted
 
 
 def lease() -> timedelta:
@@ -154,7 +167,7 @@ def _mass_loss(nodes: Iterable[Node], silent: Sequence[Node], now: datetime) -> 
     return held
 
 
-def _lose_claims(connection: Connection, now: datetime) -> int:
+def _lose_claims(connection: Connection, now: datetime, most: int) -> int:
     reasons: dict[str, str] = {
         "orphans": LOST_LINE,
         "unlisted_claims": "The worker no longer had the run in hand.",
@@ -162,52 +175,42 @@ def _lose_claims(connection: Connection, now: datetime) -> int:
     }
     lost = 0
     for name, line in reasons.items():
-        found = rows(connection, name, {"most": MOST_AT_ONCE, "now": now})
+        found = rows(connection, name, {"most": most, "now": now})
         if found:
             lost += len(lose(connection, dict(found), line))
     return lost
 
 
 def lose(connection: Connection, claims: dict[UUID, int], line: str) -> dict[UUID, str]:
-    """Ends these claims, by run and claim_seq; a claim that is another by now is left alone."""
+    """Ends these claims, by run and claim_seq; a claim that is another by now is left alone.
+
+    So is one whose job's gate somebody has: he may be about to release what waits, and we come again.
+    """
     with connection.transaction():
-        details = rows(connection, "claims_to_decide", {"ids": sorted(claims)})
-        decided = [_decide(*row) for row in details if row[1] == claims[row[0]]]
-        states = transitions.lose_attempts(connection, decided, line)
+        found = [Claimed(*row) for row in rows(connection, "claims_to_decide", {"ids": sorted(claims)})]
+        busy = overlap.lock_gates(connection, {claim.job_id: True for claim in found if claim.gated})
+        ours = [claim for claim in found if claim.seq == claims[claim.run_id] and claim.job_id not in busy]
+        states = transitions.lose_attempts(connection, [_decide(claim) for claim in ours], line)
+        transitions.release_next(connection, list({claim.job_id for claim in ours if claim.gated}))
     for run_id, state in states.items():
         logger.warning("run %s lost its attempt and is %s: %s", run_id, state, line)
     return states
 
 
-def _decide(run_id: UUID, claim_seq: int, attempt: int, losses: int, retry: str) -> LostAttempt:
-    if losses + 1 >= settings.MAX_WORKER_LOSSES:
-        return LostAttempt(run_id, claim_seq, DEAD, 0.0)
+class Claimed(NamedTuple):
+    run_id: UUID
+    seq: int
+    attempt: int
+    losses: int
+    retry: str
+    job_id: UUID
+    gated: bool
+
+
+def _decide(claim: Claimed) -> LostAttempt:
+    if claim.losses + 1 >= settings.MAX_WORKER_LOSSES:
+        return LostAttempt(claim.run_id, claim.seq, DEAD, 0.0)
     epoch = datetime.fromtimestamp(0).astimezone()
     outcome = stated_failure(WORKER_LOST, "WorkerLost", LOST_LINE, epoch, epoch)
-    verdict = decide(outcome, attempt, json.loads(retry))
-    return LostAttempt(run_id, claim_seq, verdict.state, verdict.delay)
-
-
-def _look_again(connection: Connection, memory: RescueMemory, now: datetime) -> int:
-    """Bounded: so many jobs for each reason, and the next sweep goes on where this one ended."""
-    release: dict[str, Callable[[Sequence[UUID]], int]] = {
-        transitions.CONCURRENCY: lambda jobs: transitions.release_gated(connection, jobs),
-        transitions.PAUSED: lambda jobs: transitions.release_unpaused(connection, jobs, MOST_AT_ONCE),
-        transitions.UNKNOWN_TARGET: lambda jobs: transitions.release_known(
-            connection, jobs, now, MOST_AT_ONCE
-        ),
-    }
-    for withdrawn in (transitions.NOT_ALLOWED, transitions.NOT_EXPORTED):
-        release[withdrawn] = partial(_release_permitted, connection, withdrawn)
-    released = 0
-    for reason, let_go in release.items():
-        after = memory.swept_to.get(reason, NO_JOB)
-        values = {"reason": reason, "after": after, "most": MOST_JOBS_IN_A_SWEEP}
-        jobs = [job for (job,) in rows(connection, "jobs_blocked_for", values)]
-        memory.swept_to[reason] = jobs[-1] if len(jobs) == MOST_JOBS_IN_A_SWEEP else NO_JOB
-        released += let_go(jobs)
-    return released
-
-
-def _release_permitted(connection: Connection, reason: str, jobs: Sequence[UUID]) -> int:
-    return transitions.release_permitted(connection, jobs, reason, MOST_AT_ONCE)
+    verdict = decide(outcome, claim.attempt, json.loads(claim.retry))
+    return LostAttempt(claim.run_id, claim.seq, verdict.state, verdict.delay)

@@ -8,6 +8,7 @@ from django.utils.safestring import SafeString
 
 from jobs.display import NOTHING, brief, moment
 from jobs.staff import BAD, BUSY, GOOD, QUIET, WARNING, label
+from runs import reasons
 from runs.models import Attempt, AttemptOutcome, LiveRun, Run, WorkerNode
 from runs.run_logs import Line, NoSuchAttempt, attempts_of, lines, read_log
 from runs.states import FinalState, LiveState
@@ -75,7 +76,7 @@ def reason_of(run: Run) -> str:
     live = live_of(run)
     if live is None:
         return run.reason
-    return "asked to stop" if live.cancel_requested_at else live.reason
+    return reasons.in_words(live)
 
 
 def attempt_rows(run: Run) -> list[dict[str, Any]]:

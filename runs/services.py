@@ -14,9 +14,9 @@ from jobs.input_checks import expect_object, refuse_large
 from jobs.models import Job, JobStatus
 from jobs.refusals import Conflict, JobNotRunnable, Missing, RunIsFinal, RunIsUnfinished
 from runs import requests
+from runs.births import rank
 from runs.models import Run
 from runs.states import LiveState, Trigger
-from runs.trigger import rank
 from scheduler_project.sdk.ids import created_run_id
 
 
@@ -61,6 +61,8 @@ def cancel_run(run: Run, reason: str = "") -> Run:
         return _read(run.pk)
     stated = reason or "cancelled on request"
     ended = requests.cancel([run.pk], stated).ended
+    if ended:
+        requests.let_next_go(run.job_id)
     action = Action.RUN_CANCELLED if ended else Action.RUN_CANCEL_REQUESTED
     before, after = {"state": live["state"]}, {"state": "cancelled" if ended else live["state"]}
     record(action, run, tenant_id=run.tenant_id, before=before, after=after, reason=reason)

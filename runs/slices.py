@@ -9,7 +9,7 @@ import logging
 import os
 import random
 import socket
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from types import TracebackType
 from typing import Any, LiteralString, Self
 
@@ -23,7 +23,10 @@ RESCUE = 0x626B03
 # A member of a kind holds this shared lock for as long as it lives; members are counted in pg_locks.
 MEMBER = 0x10000
 
+# No statement may take longer. A loop speaks several times a second: one that is silent for three quarters of
+# that is stopped, hung or cut off, and others wait for what it holds.
 SESSION_SECONDS = 4
+SILENCE = 0.75
 PROBES = 5
 
 
@@ -32,7 +35,13 @@ class LostLocks(Exception):
 
 
 class TransactionPooler(Exception):
-    """DATABASE_DIRECT_URL leads through a transaction pooler, where session locks exclude nobody."""
+    """DATABASE_DIRECT_URL leads through a transaction pooler, where the session locks of a scheduler exclude nobody.
+
+    Set it to PostgreSQL itself; DATABASE_URL may stay with the pooler.
+    """
+
+    def __str__(self) -> str:
+        return " ".join(str(self.__doc__).split())
 
 
 class LockSession:
@@ -41,6 +50,10 @@ class LockSession:
     def __init__(self, dsn: str, name: str, seconds: float = SESSION_SECONDS) -> None:
         self.connection = connect(dsn, name, seconds)
         self.pid = backend_pid(self.connection)
+        if self.pid != self.connection.info.backend_pid:
+            # It came to stand in between since the start, or nobody could ask at the start.
+            with self.connection:
+                refuse_transaction_pooler(dsn)
 
     def __enter__(self) -> Self:
         return self
@@ -64,9 +77,21 @@ class LockSession:
     def try_lock(self, kind: int, key: int) -> bool:
         return bool(self._value("SELECT pg_try_advisory_lock(%s, %s)", kind, key))
 
-    def unlock(self, kind: int, key: int) -> None:
-        if not self._value("SELECT pg_advisory_unlock(%s, %s)", kind, key):
-            raise LostLocks(f"{LostLocks.__doc__} It did not hold {kind:x}/{key}.")
+    def take(self, kind: int, keys: Sequence[int], most: int) -> set[int]:
+        """As many of the keys as are free, tried in their order, in one round trip."""
+        found = self.connection.execute(
+            "SELECT key FROM unnest(%s::int[]) AS wanted (key) WHERE pg_try_advisory_lock(%s, key) LIMIT %s",
+            [list(keys), kind, most],
+        ).fetchall()
+        return {key for (key,) in found}
+
+    def give_back(self, kind: int, keys: Collection[int]) -> None:
+        missing = self.connection.execute(
+            "SELECT key FROM unnest(%s::int[]) AS held (key) WHERE NOT pg_advisory_unlock(%s, key)",
+            [list(keys), kind],
+        ).fetchall()
+        if missing:
+            raise LostLocks(f"{LostLocks.__doc__} It did not hold {kind:x}/{missing[0][0]}.")
 
     def join(self, kind: int) -> None:
         self.connection.execute("SELECT pg_advisory_lock_shared(%s, %s)", [kind + MEMBER, 0])
@@ -97,18 +122,14 @@ class SliceSet:
     def balance(self) -> None:
         """Gives back what is above the fair share or gone, then takes free slices up to it."""
         fair = -(-len(self.universe) // max(1, self.session.members(self.kind)))
-        self._give_back(self.held - self.universe)
-        self._give_back(self._any_of(self.held)[fair:])
-        for key in self._any_of(self.universe - self.held):
-            if len(self.held) >= fair:
-                break
-            if self.session.try_lock(self.kind, key):
-                self.held.add(key)
-
-    def _give_back(self, keys: Collection[int]) -> None:
-        for key in list(keys):
-            self.session.unlock(self.kind, key)
-            self.held.discard(key)
+        gone = self.held - self.universe
+        surplus = gone.union(self._any_of(self.held - gone)[fair:])
+        if surplus:
+            self.session.give_back(self.kind, surplus)
+            self.held -= surplus
+        free = self.universe - self.held
+        if free and len(self.held) < fair:
+            self.held |= self.session.take(self.kind, self._any_of(free), fair - len(self.held))
 
     def _any_of(self, keys: Collection[int]) -> list[int]:
         """In random order, so that two schedulers do not run after the same slices."""
@@ -116,20 +137,25 @@ class SliceSet:
 
 
 def connect(dsn: str, name: str, seconds: float = SESSION_SECONDS) -> psycopg.Connection[Any]:
-    limit = int(seconds * 1000)
+    limit, quiet = int(seconds * 1000), int(seconds * SILENCE * 1000)
     server_side = {
         "timezone": "UTC",
-        "idle_session_timeout": limit,
-        "idle_in_transaction_session_timeout": limit,
+        "idle_session_timeout": quiet,
+        "idle_in_transaction_session_timeout": quiet,
         "statement_timeout": limit,
         "lock_timeout": limit // 2,
-        "tcp_user_timeout": limit,
+        "tcp_user_timeout": quiet,
         "tcp_keepalives_idle": 2,
         "tcp_keepalives_interval": 1,
         "tcp_keepalives_count": 3,
         "plan_cache_mode": "force_custom_plan",
         "synchronous_commit": "on",
         "jit": "off",
+        # What loops read is in memory: a probe for each of some thousand rows beats reading a whole table.
+        "random_page_cost": "1.1",
+        # An index scan takes note of entries that are dead, so that the next one does not read them again; a bitmap
+        # scan reads what has passed through a state since the last vacuum, over and over.
+        "enable_bitmapscan": "off",
     }
     return psycopg.connect(
         dsn,
@@ -137,7 +163,7 @@ def connect(dsn: str, name: str, seconds: float = SESSION_SECONDS) -> psycopg.Co
         prepare_threshold=None,
         application_name=name,
         connect_timeout=max(2, int(seconds)),
-        tcp_user_timeout=limit,
+        tcp_user_timeout=quiet,
         keepalives_idle=2,
         keepalives_interval=1,
         keepalives_count=3,
@@ -166,4 +192,4 @@ def refuse_transaction_pooler(dsn: str) -> None:
                 with other.transaction():
                     taken = backend_pid(other)
                     if taken == before or backend_pid(one) != before:
-                        raise TransactionPooler(TransactionPooler.__doc__)
+                        raise TransactionPooler

@@ -36,6 +36,10 @@ def forget_nodes(connection: Connection, now: datetime) -> int:
     return change(connection, "forget_nodes", {"before": now - NODES_KEPT})
 
 
+def forget_schedulers(connection: Connection, now: datetime) -> int:
+    return change(connection, "forget_schedulers", {"before": now - NODES_KEPT})
+
+
 def analyze_in_background(dsn: str) -> threading.Thread:
     """Autovacuum never analyzes a partitioned parent; it takes longer than a lock session may work."""
     thread = threading.Thread(target=_analyze, args=[dsn], name="beatkeeper-analyze", daemon=True)

@@ -24,6 +24,8 @@ app.conf.update(
     result_serializer="json",
     enable_utc=True,
     timezone="UTC",
+    # A worker declares its default queue: Celery's own name for it may be another application's on a shared broker.
+    task_default_queue=f"{settings.QUEUE_PREFIX}.celery",
     task_acks_late=True,
     task_reject_on_worker_lost=True,
     worker_prefetch_multiplier=1,

@@ -5,24 +5,25 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from django.contrib.auth.models import User
+from django.contrib import admin
 from django.db import connection, transaction
 from django.db.models import Count, Min, QuerySet, Sum
 from django.db.utils import DatabaseError
 from django.http import HttpRequest
-from django.templatetags.static import static
-from django.urls import reverse
 
-from auditlog.models import AuditEntry
+from jobs import stops
+from jobs.database_clock import database_now
 from jobs.display import brief, moment
-from jobs.models import ApiKey, Declaration, Job, JobStatus, JobVersion, Membership, Pool, Role, Tenant
-from jobs.staff import WARNING, is_superuser, label, link, list_of, may_act, own_tenants, page_of
-from runs.models import Attempt, Lane, LiveRun, MissedSpan, Run, WorkerNode
+from jobs.models import JOB_SLICES, Job, JobStatus, Stop
+from jobs.staff import WARNING, is_superuser, label, link, list_of, own_tenants, page_of, sentence
+from runs import slices
+from runs.models import Lane, LiveRun, Run, SchedulerNode, WorkerNode
 from runs.run_lists import window_of
 from runs.run_page import state_label, state_of
+from runs.scheduler_admin import condition_label, skew_in_words, slowest_pass
 from runs.states import FinalState, LiveState
 from scheduler_project.doctor import schedulers, work
-from scheduler_project.doctor.findings import Level
+from scheduler_project.doctor.findings import Level, counted
 from scheduler_project.doctor.work import LATE_SECONDS, living_workers, overdue
 
 # A figure that takes longer is left out: the page must answer when the database is in trouble.
@@ -31,6 +32,9 @@ LISTED = 8
 CHECKS = (
     schedulers.alive,
     schedulers.coverage,
+    schedulers.loops,
+    schedulers.clocks,
+    schedulers.behind,
     work.due_jobs,
     work.waiting_runs,
     work.queued_runs,
@@ -56,6 +60,8 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
         "title": "What is going on",
         "figures": [figure for make in seen.figures() if (figure := bounded(make))],
         "problems": bounded(seen.problems) or [],
+        "schedulers": bounded(seen.schedulers) or [],
+        "stops": bounded(seen.in_force) or [],
         "late": bounded(seen.late_jobs) or [],
         "lanes": bounded(seen.stopped_lanes) or [],
         "dead": bounded(seen.newest_dead) or [],
@@ -85,7 +91,7 @@ class Seen:
         return rows if self.everything else rows.filter(tenant__in=own_tenants(self.request))
 
     def figures(self) -> list[Callable[[], Figure]]:
-        platform = [self.workers] if self.everything else []
+        platform = [self.workers, self.coverage] if self.everything else []
         return [self.running, self.waiting, self.held_back, self.dead_today, self.late, *platform]
 
     def live(self) -> "QuerySet[LiveRun]":
@@ -138,6 +144,34 @@ class Seen:
             "Workers alive", f"{found['count']:,}", more, list_of(WorkerNode, state__exact="active"), tone
         )
 
+    def coverage(self) -> Figure:
+        """Not as they tell it themselves, but as the locks are."""
+        covered = JOB_SLICES - len(schedulers.uncovered(slices.JOBS, range(JOB_SLICES)))
+        alive = len(schedulers.held(slices.JOBS + slices.MEMBER))
+        oldest = max((database_now() - at for at in schedulers.watermarks().values()), default=timedelta(0))
+        more = f"{covered} of {JOB_SLICES} slices, {brief(oldest)} behind"
+        tone = "good" if alive and covered == JOB_SLICES else "bad"
+        return Figure("Schedulers alive", f"{alive:,}", more, list_of(SchedulerNode), tone)
+
+    def schedulers(self) -> list[dict[str, Any]]:
+        """Who schedules what; those that left cleanly are in the list."""
+        if not self.everything:
+            return []
+        now = database_now()
+        nodes = SchedulerNode.objects.filter(left_at=None).order_by("-last_seen_at")
+        return [
+            {
+                "name": link(page_of(node), node),
+                "state": condition_label(node, now),
+                "slices": counted(node.job_slices, "slice"),
+                "pools": counted(node.pools, "pool"),
+                "rescues": "rescues" if node.rescues else "",
+                "slowest": f"passes up to {slowest_pass(node)}",
+                "clock": f"clock {skew_in_words(node.skew_ms)}",
+            }
+            for node in nodes[:LISTED]
+        ]
+
     def dead(self) -> "QuerySet[Run]":
         first, beyond = window_of("24h", self.now)
         return self.own(Run.objects.filter(pk__gte=first, pk__lt=beyond, state=FinalState.DEAD))
@@ -145,6 +179,21 @@ class Seen:
     def late_clocks(self) -> "QuerySet[Job]":
         due = self.now - timedelta(seconds=LATE_SECONDS)
         return self.own(Job.objects.present().filter(clock__next_run_at__lt=due))
+
+    def in_force(self) -> list[dict[str, Any]]:
+        """In force, of everybody, a tenant, a pool or a tag, as far as they concern those one may see."""
+        seen: QuerySet[Any] = admin.site.get_model_admin(Stop).get_queryset(self.request)
+        found = seen.filter(stops.in_state(stops.IN_FORCE, self.now)).select_related("tenant", "pool")
+        return [
+            {
+                "what": link(page_of(stop), f"{sentence(stop.kind)} of {stops.in_words(stop)}"),
+                "since": moment(stop.begins_at),
+                "until": moment(stop.ends_at) if stop.ends_at else "",
+                "by": stop.maker,
+                "note": stop.note,
+            }
+            for stop in found.order_by("-begins_at")[:LISTED]
+        ]
 
     def late_jobs(self) -> list[dict[str, Any]]:
         late = self.late_clocks().select_related("tenant", "clock").order_by("clock__next_run_at")
@@ -189,59 +238,3 @@ class Seen:
             }
             for job in parked[:LISTED]
         ]
-
-
-def navigation(request: HttpRequest) -> list[dict[str, Any]]:
-    groups: list[tuple[str, list[tuple[str, str, Any]]]] = [
-        ("", [("Dashboard", "monitoring", None)]),
-        (
-            "Work",
-            [
-                ("Jobs", "schedule", Job),
-                ("Runs", "history", Run),
-                ("Unfinished runs", "pending_actions", LiveRun),
-            ],
-        ),
-        (
-            "Details",
-            [
-                ("Attempts", "replay", Attempt),
-                ("Missed times", "event_busy", MissedSpan),
-                ("Versions of jobs", "difference", JobVersion),
-                ("Declared in code", "code", Declaration),
-            ],
-        ),
-        (
-            "Platform",
-            [("Workers", "memory", WorkerNode), ("Lanes", "swap_horiz", Lane), ("Pools", "hub", Pool)],
-        ),
-        (
-            "Access",
-            [
-                ("Tenants", "groups", Tenant),
-                ("API keys", "key", ApiKey),
-                ("Memberships", "badge", Membership),
-                *([("Users", "person", User)] if is_superuser(request) else []),
-                ("Audit trail", "policy", AuditEntry),
-            ],
-        ),
-    ]
-    if not may_act(request, None, Role.VIEWER):
-        groups = groups[:1]
-    return [
-        {"title": title, "items": [item(request, *entry) for entry in entries]} for title, entries in groups
-    ]
-
-
-def item(request: HttpRequest, title: str, icon: str, model: Any) -> dict[str, Any]:
-    url = list_of(model) if model else reverse("admin:index")
-    active = request.path == url if model is None else request.path.startswith(url)
-    return {"title": title, "icon": icon, "link": url, "active": active}
-
-
-def stylesheet(request: HttpRequest) -> str:
-    return static("jobs/admin.css")
-
-
-def favicon(request: HttpRequest) -> str:
-    return static("jobs/favicon.svg")

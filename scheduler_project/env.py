@@ -1,13 +1,20 @@
 """Typed readers of the environment. A value that makes no sense is refused by the name of its variable."""
 
+import json
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+import psycopg
 from django.core.exceptions import ImproperlyConfigured
+from psycopg.conninfo import conninfo_to_dict
 
 TRUE = {"1", "true", "yes", "on"}
 FALSE = {"0", "false", "no", "off", ""}
+BROKER_SCHEMES = ("amqp", "amqps", "pyamqp")
+BROKER_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
+QUEUE_TYPES = ("classic", "quorum")
 
 
 def text(name: str, default: str = "") -> str:
@@ -65,22 +72,104 @@ def url(name: str, default: str, schemes: Sequence[str]) -> str:
     value = text(name, default)
     if not value:
         return ""
-    scheme = urlsplit(value).scheme
+    before, colon, _ = value.partition(":")
+    scheme = before if colon and before.isalnum() else ""
     if scheme not in schemes:
         raise ImproperlyConfigured(f"{name} has the scheme {scheme!r}; use one of {', '.join(schemes)}")
     return value
 
 
+def postgres_url(name: str, default: str) -> str:
+    """What libpq cannot read it quotes into the log, passwords and all; so it is refused before libpq sees it."""
+    value = url(name, default, ("postgresql", "postgres"))
+    if value and not _is_readable(value):
+        raise ImproperlyConfigured(
+            f"{name} cannot be read: use postgresql://user:password@host:5432/name, with every character of user and "
+            "password that is no letter or digit percent-encoded"
+        )
+    return value
+
+
+def _is_readable(value: str) -> bool:
+    try:
+        conninfo_to_dict(value)
+        parts = urlsplit(value)
+        parts.port  # noqa: B018 - reading it is the check
+    except (psycopg.Error, ValueError):
+        return False
+    # An @ beyond the host: what stands before it was meant to be a password.
+    return "@" not in parts.path + parts.fragment and "@" not in parts.query.partition("=")[0]
+
+
+def broker_url(name: str, value: str) -> str:
+    """One, or those of a cluster with `;` between them. Refused without quoting it: it may hold a password."""
+    for address in filter(None, value.split(";")):
+        scheme, _, rest = address.partition("://")
+        if scheme not in BROKER_SCHEMES:
+            raise ImproperlyConfigured(
+                f"{name} has no scheme that is known; use one of {', '.join(BROKER_SCHEMES)}"
+            )
+        try:
+            urlsplit(address).port  # noqa: B018 - reading it is the check
+        except ValueError:
+            raise ImproperlyConfigured(f"{name} has a port that is not a number") from None
+        if "://" in rest:
+            raise ImproperlyConfigured(f"{name} holds two addresses: put `;` between those of one broker")
+    return value
+
+
+def brokers(name: str) -> dict[str, str]:
+    """URLs by name, from JSON or from NAME=url pairs with spaces between them."""
+    found = {}
+    for broker, value in _named(name):
+        if not BROKER_NAME.fullmatch(broker):
+            # Not quoted either: what stands there may be half of a URL.
+            raise ImproperlyConfigured(
+                f"{name}: a broker's name is small letters, digits and inner hyphens, at most 40"
+            )
+        if broker in found:
+            raise ImproperlyConfigured(f"{name} names the broker {broker} twice")
+        found[broker] = broker_url(f"{name}, broker {broker},", value)
+    return found
+
+
+def _named(name: str) -> list[tuple[str, str]]:
+    value = text(name)
+    if value.startswith("{"):
+        try:
+            pairs = list(json.loads(value).items())
+        except ValueError:
+            # The error would quote the document, passwords and all.
+            raise ImproperlyConfigured(f"{name} begins like JSON and is none") from None
+        if not all(isinstance(url, str) and url for _, url in pairs):
+            raise ImproperlyConfigured(f'{name} is to be {{"name": "amqp://…", …}}, all of them texts')
+        return pairs
+    split = [part.partition("=") for part in value.split()]
+    if not all(equals and url for _, equals, url in split):
+        raise ImproperlyConfigured(f"{name} is to be NAME=amqp://… pairs with spaces between them, or JSON")
+    return [(broker, url) for broker, _, url in split]
+
+
+def queue_types(name: str, brokers: Collection[str]) -> dict[str, str]:
+    """`quorum`, or `classic payments=quorum`: a word for all brokers, and those that differ."""
+    types = {"": QUEUE_TYPES[0]}
+    for part in text(name).split():
+        broker, equals, queue_type = part.rpartition("=")
+        if queue_type not in QUEUE_TYPES:
+            raise ImproperlyConfigured(f"{name}: {queue_type!r} is not one of {', '.join(QUEUE_TYPES)}")
+        if equals and broker not in brokers:
+            raise ImproperlyConfigured(f"{name} names a broker {broker!r} that BEATKEEPER_BROKERS does not")
+        types[broker] = queue_type
+    return types
+
+
 def database(name: str) -> dict[str, object] | None:
     """A Django database from a postgresql:// URL; `host` and other options may stand in the query."""
-    value = url(name, "", ("postgresql", "postgres"))
+    value = postgres_url(name, "")
     if not value:
         return None
     parts = urlsplit(value)
-    try:
-        port = parts.port
-    except ValueError:
-        raise ImproperlyConfigured(f"{name} has a port that is not a number") from None
+    port = parts.port
     options = dict(parse_qsl(parts.query))
     database_name = unquote(parts.path.lstrip("/"))
     if not database_name:

@@ -30,8 +30,11 @@ _database["CONN_HEALTH_CHECKS"] = True
 DATABASES = {"default": _database}
 DATABASE_URL = env.text("DATABASE_URL")
 # Schedulers hold session locks and therefore go past a pooler.
-DATABASE_DIRECT_URL = env.url("DATABASE_DIRECT_URL", DATABASE_URL, ("postgresql", "postgres"))
-CELERY_BROKER_URL = env.url("CELERY_BROKER_URL", "", ("amqp", "amqps", "pyamqp"))
+DATABASE_DIRECT_URL = env.postgres_url("DATABASE_DIRECT_URL", DATABASE_URL)
+CELERY_BROKER_URL = env.broker_url("CELERY_BROKER_URL", env.text("CELERY_BROKER_URL"))
+# Brokers beside the platform's own, which pools may name; and what their queues are, by name, "" for the others.
+BROKERS = env.brokers("BEATKEEPER_BROKERS")
+QUEUE_TYPES = env.queue_types("BEATKEEPER_QUEUE_TYPE", BROKERS)
 LOG_STORE_URL = env.url("LOG_STORE_URL", f"file://{BASE_DIR}/var/logs", ("file",))
 
 INSTALLED_APPS = [
@@ -125,13 +128,13 @@ UNFOLD = {
     "SITE_HEADER": "Beatkeeper",
     "SITE_SYMBOL": "schedule",
     "SITE_FAVICONS": [
-        {"rel": "icon", "type": "image/svg+xml", "href": "scheduler_project.dashboard.favicon"}
+        {"rel": "icon", "type": "image/svg+xml", "href": "scheduler_project.navigation.favicon"}
     ],
-    "STYLES": ["scheduler_project.dashboard.stylesheet"],
+    "STYLES": ["scheduler_project.navigation.stylesheet"],
     "SHOW_HISTORY": False,
     "SHOW_VIEW_ON_SITE": False,
     "DASHBOARD_CALLBACK": "scheduler_project.dashboard.dashboard",
-    "SIDEBAR": {"navigation": "scheduler_project.dashboard.navigation"},
+    "SIDEBAR": {"navigation": "scheduler_project.navigation.navigation"},
 }
 
 # Times that decide who may work on a run. Tests shorten them; they keep their order.

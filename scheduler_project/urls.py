@@ -3,8 +3,7 @@ from django.urls import URLPattern, URLResolver, include, path, re_path
 from django.views.generic import RedirectView
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
 
-from scheduler_project import problem_pages
-from scheduler_project.health import healthz
+from scheduler_project import health, problem_pages
 
 api_urls: list[URLPattern | URLResolver] = [
     path("", RedirectView.as_view(pattern_name="api-docs")),
@@ -16,7 +15,10 @@ api_urls: list[URLPattern | URLResolver] = [
 ]
 urlpatterns = [
     path("", RedirectView.as_view(url="/admin/")),
-    path("healthz", healthz),
+    path("healthz", health.ready),
+    path("health/live", health.live),
+    path("health/ready", health.ready),
+    path("health", health.health),
     path("admin/", admin.site.urls),
     path("api/v1/", include(api_urls)),
 ]

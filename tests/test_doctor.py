@@ -18,9 +18,9 @@ from django.db import connection
 from kombu import Connection as Broker
 from kombu import Queue
 
-from jobs.models import JOB_SLICES, Declaration, JobStatus, Pool
+from jobs.models import JOB_SLICES, Declaration, Job, JobClock, JobStatus, Pool
 from runs import day_partitions, slices, transitions
-from runs.models import LiveRun, Run, WorkerNode
+from runs.models import Lane, LiveRun, Run, SchedulerNode, WorkerNode
 from runs.states import LiveState
 from scheduler_project import doctor
 from scheduler_project.doctor import broker, database, history, schedulers, work
@@ -259,6 +259,72 @@ def test_slices_and_pools_that_nobody_holds_are_told() -> None:
 
 
 @needs_database
+def test_a_slice_that_is_behind_is_told_with_its_holder() -> None:
+    job = make_job(next_run_at=now() + timedelta(minutes=1))
+    assert "no slice is behind" in said(schedulers.behind, Level.FINE)
+    number = job.clock.slice
+    JobClock.objects.update(next_run_at=now() - timedelta(seconds=5))
+    assert "was 5 s ago" in said(schedulers.behind, Level.FINE)
+    JobClock.objects.update(next_run_at=now() - timedelta(minutes=5))
+    behind = f"1 of {JOB_SLICES} slices of the jobs are behind, slice {number} by 5 min"
+    assert f"{behind}; it is held by nobody" in problems(schedulers.behind)
+    with hold(range(JOB_SLICES)):
+        assert f"{behind}; it is held by test -> look in that" in problems(schedulers.behind)
+
+
+@needs_database
+def test_the_oldest_run_that_may_go_is_told_by_pool() -> None:
+    acme, gpu = make_tenant(slug="acme"), make_pool(slug="gpu")
+    job = make_job(acme, gpu)
+    make_run(job, planned_at=now() - timedelta(seconds=2))
+    assert "handed over at once" in said(schedulers.hand_over, Level.FINE)
+    make_run(job, planned_at=now() - timedelta(minutes=3))
+    make_run(make_job(make_tenant(slug="emca"), gpu), planned_at=now() - timedelta(minutes=10))
+    assert "in the pool gpu 2 lanes wait for free slots, the longest for 10 min" in said(
+        schedulers.hand_over, Level.NOTE
+    )
+    for lane_of in Job.objects.all():
+        make_lane(lane_of)
+    Lane.objects.update(reason="rate limit")
+    Lane.objects.filter(tenant=acme).update(reason="broker")
+    assert "1 lane waits for free slots, the longest for 3 min" in said(schedulers.hand_over, Level.NOTE)
+
+
+@needs_database
+def test_a_loop_that_fails_and_a_scheduler_that_fell_silent_are_told() -> None:
+    well = {"success_seconds_ago": 0.1, "longest_seconds": 0.2, "failures": 0}
+    node = SchedulerNode.objects.create(host="h", pid=7, loops={"trigger": well, "dispatch": well})
+    assert "all schedulers are at work" in said(schedulers.loops, Level.FINE)
+    for ill, words in (
+        ({"success_seconds_ago": 40.0, "failures": 3}, "last succeeded 40 s ago"),
+        ({"success_seconds_ago": None, "failures": 0}, "never succeeded"),
+    ):
+        SchedulerNode.objects.update(loops={"trigger": well, "dispatch": ill})
+        assert f"the dispatch loop of the scheduler h 7 {words}" in problems(schedulers.loops)
+    SchedulerNode.objects.update(last_seen_at=now() - timedelta(minutes=5))
+    assert problems(schedulers.loops) == ""
+    assert "h 7 fell silent 5 min ago" in said(schedulers.loops, Level.NOTE)
+    node.left_at = now()
+    node.save()
+    assert said(schedulers.loops, Level.NOTE) == ""
+
+
+@needs_database
+def test_clocks_of_schedulers_and_workers_that_differ_are_told() -> None:
+    SchedulerNode.objects.create(host="h", pid=7, skew_ms=30.0)
+    make_worker(make_pool(), name="w1", skew_ms=-40.0)
+    assert "by 40 ms at most" in said(schedulers.clocks, Level.FINE)
+    SchedulerNode.objects.update(skew_ms=3_000.0)
+    WorkerNode.objects.update(skew_ms=-3_600_000.0)
+    told = problems(schedulers.clocks)
+    assert "the clock of the scheduler h 7 is 3.0 s ahead of the database's" in told
+    assert "the clock of the worker w1 is 60 min behind the database's -> let both" in told
+    SchedulerNode.objects.update(left_at=now())
+    WorkerNode.objects.update(state="left")
+    assert problems(schedulers.clocks) == ""
+
+
+@needs_database
 def test_due_jobs_that_are_not_fired_are_told_with_the_oldest() -> None:
     make_job(next_run_at=now() - timedelta(seconds=3))
     assert problems(work.due_jobs) == ""
@@ -345,7 +411,11 @@ def test_no_broker_is_a_note_and_an_unreachable_one_a_problem(settings: Any) -> 
     port = free_port()
     settings.CELERY_BROKER_URL = f"amqp://guest:xyzzy@127.0.0.1:{port}//"
     told = problems(broker.reachable)
-    assert f"the broker at 127.0.0.1:{port}" in told and "does not answer" in told and "xyzzy" not in told
+    assert (
+        f"the platform's broker at 127.0.0.1:{port}" in told
+        and "does not answer" in told
+        and "xyzzy" not in told
+    )
     assert not broker.is_reachable()
 
 
@@ -354,12 +424,45 @@ def test_the_broker_tells_its_version(settings: Any, broker_url: str) -> None:
     assert said(broker.reachable, Level.FINE).startswith("RabbitMQ 3.")
 
 
+def test_each_broker_is_looked_at_and_no_password_of_a_cluster_is_told(
+    settings: Any, broker_url: str
+) -> None:
+    port = free_port()
+    settings.CELERY_BROKER_URL = ""
+    settings.BROKERS = {"payments": f"amqp://u:xyzzy@127.0.0.1:{port}//;amqp://u:xyzzy@localhost:{port}//"}
+    settings.BROKERS["mail"] = broker_url
+    told = problems(broker.reachable)
+    assert f"broker payments at 127.0.0.1:{port}//, localhost:{port}// does not answer" in told
+    assert "correct BEATKEEPER_BROKERS" in told and "xyzzy" not in told
+    assert "broker mail" in said(broker.reachable, Level.FINE)
+    assert "pools that name none are fed" in said(broker.reachable, Level.NOTE)
+    assert broker.is_reachable()
+
+
+def test_a_broker_without_bounds_for_quorum_queues_is_too_old(
+    settings: Any, broker_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.CELERY_BROKER_URL = broker_url
+    monkeypatch.setattr(broker, "OLDEST_VERSION", (99, 0))
+    assert "too old" in problems(broker.reachable)
+
+
+@needs_database
+def test_pools_whose_broker_is_gone_are_told(settings: Any) -> None:
+    make_pool(slug="orphaned", broker="payments")
+    assert "orphaned (payments)" in problems(broker.names_of_pools)
+    settings.BROKERS = {"payments": "amqp://payments"}
+    assert not problems(broker.names_of_pools)
+    assert "every pool" in said(broker.names_of_pools, Level.FINE)
+
+
 @needs_database
 def test_lanes_without_queue_or_consumer_are_told(settings: Any, broker_url: str) -> None:
-    settings.CELERY_BROKER_URL = broker_url
+    settings.CELERY_BROKER_URL = "amqp://guest:guest@127.0.0.1:1//"
+    settings.BROKERS = {"payments": broker_url}
     there, missing = (f"{settings.QUEUE_PREFIX}.{uuid4().hex}" for _ in range(2))
     for name in (there, missing):
-        job = make_job()
+        job = make_job(pool=make_pool(broker="payments"))
         lane = make_lane(job)
         lane.queue = name
         lane.save()
@@ -375,10 +478,14 @@ def test_lanes_without_queue_or_consumer_are_told(settings: Any, broker_url: str
 
 
 @needs_database
-def test_more_queues_than_the_broker_has_files_for_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_queues_than_the_broker_has_files_for_are_told(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.CELERY_BROKER_URL = "amqp://nowhere"
     for _ in range(3):
         make_lane(make_job())
-    monkeypatch.setattr(broker, "broker_file_limit", lambda: 10)
+    make_lane(make_job(pool=make_pool(broker="another")))
+    monkeypatch.setattr(broker, "broker_file_limit", lambda _: 10)
     assert "3 lane queues may need more than the 10 open files of the broker" in problems(broker.open_files)
 
 

@@ -1,12 +1,10 @@
 """How a run looks in the API: one state, whether it is under way or has ended."""
 
-from typing import Any
-
 from jobs.api.representation import BASE, instant
+from jobs.input_checks import Json
+from runs import reasons
 from runs.models import Attempt, Ending, LiveRun, Run
 from runs.states import LiveState
-
-Json = dict[str, Any]
 
 
 def run_json(run: Run) -> Json:
@@ -18,6 +16,7 @@ def run_json(run: Run) -> Json:
         "version": run.version,
         "state": state_of(run),
         "reason": run.reason or (live.cancel_reason or live.reason if live else ""),
+        "reason_in_words": reasons.in_words(live) if live else run.reason,
         "trigger": run.trigger,
         "planned_at": instant(run.planned_at),
         "created_at": instant(run.created_at),

@@ -39,6 +39,7 @@ COMPONENTS = {
             "version": number("Of the job: what the run executes."),
             "state": text(enum=STATES),
             "reason": text("Why it is held back, or why it ended so."),
+            "reason_in_words": text("As a sentence; `reason` is what a program goes by."),
             "trigger": text(enum=list(Trigger.values)),
             "planned_at": INSTANT,
             "created_at": INSTANT,
@@ -73,6 +74,21 @@ COMPONENTS = {
             "links": obj({"log": text()}),
         }
     ),
+    "Queue": obj(
+        {
+            "pool": text(),
+            "reason": text("Why nothing goes there; empty: it goes."),
+            "limits": obj(
+                {
+                    "max_running": number("Runs queued or running at once.", nullable=True),
+                    "rate_limit": {"type": "number", "nullable": True, "description": "Runs a second."},
+                    "daily_quota": number("Runs handed over on a day (UTC).", nullable=True),
+                }
+            ),
+            "weight": number("Of the pool's slots, a share by weight is yours."),
+            "handed_over_today": number("Counted while there is a daily quota.", nullable=True),
+        }
+    ),
     "LogLine": obj({"at": INSTANT, "stream": text(), "level": text(), "text": text()}),
 }
 FILTERS = (
@@ -95,6 +111,14 @@ INPUT = obj(
     additionalProperties=False,
 )
 
+list_queues = operation(
+    "list_queues",
+    "Where your runs queue, pool by pool",
+    tag="queues",
+    gives=page_of("Queue"),
+    errors=(400,),
+    parameters=PAGING,
+)
 list_runs = operation(
     "list_runs", "Runs, newest first", tag="runs", gives=page_of("Run"), errors=(400,), parameters=FILTERS
 )

@@ -12,13 +12,13 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from jobs import instants
 from jobs.api.authentication import tenant_of
 from jobs.api.views import answer_once, find_job, paged, read_id, read_reason, refuse_unknown_query
 from jobs.idempotency import Answer
 from jobs.input_checks import expect_object, listed, refuse_unknown, refused, shown
 from jobs.models import Role
 from jobs.refusals import Missing
-from jobs.schedules import BadSchedule, Once, parse
 from runs import run_logs, services
 from runs.api import schema
 from runs.api.representation import attempt_json, live_of, run_json, running_attempt_json
@@ -190,12 +190,7 @@ def _instant(given: Any, name: str, default: datetime) -> datetime:
         return default
     # In a query a plus sign that was not escaped arrives as a space.
     text = re.sub(r" (\d\d:\d\d)$", r"+\1", given[name])
-    try:
-        once = parse({"at": text}, hash_id="")
-    except BadSchedule as bad:
-        raise refused(name, bad.detail, bad.hint) from None
-    assert isinstance(once, Once)  # noqa: S101 - what else "at" could mean
-    return once.at
+    return instants.read(text, name)
 
 
 def _read_log(run: Run, attempt: str | None) -> bytes:

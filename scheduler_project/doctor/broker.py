@@ -1,6 +1,7 @@
-"""RabbitMQ: is it there, and do the lanes that hold work have queues and consumers."""
+"""RabbitMQ: are the brokers there that pools name, and do the lanes that hold work have queues and consumers."""
 
 import resource
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,42 +12,69 @@ from amqp.exceptions import NotFound
 from django.conf import settings
 from kombu import Connection
 
+from jobs.models import Pool
+from runs.brokers import Broker, known_brokers
 from runs.models import Lane, LiveRun
 from runs.states import LiveState
 from scheduler_project.doctor.database import first_line, place
 from scheduler_project.doctor.findings import Findings, counted, fine, note, problem
 
 CONNECT_SECONDS = 5
-OLDEST_VERSION = (3, 8)
+OLDEST_VERSION = (3, 10)
 LANES_LOOKED_AT = 500
 FILES_PER_QUEUE = 4
 LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
 def reachable() -> Findings:
+    brokers = known_brokers()
     if not settings.CELERY_BROKER_URL:
-        yield note("no broker is set: workers take their runs from the database, every half second at most")
-        return
+        yield note(
+            "no broker is set: workers take their runs from the database, every half second at most"
+            if not brokers
+            else "the platform has no broker of its own: pools that name none are fed from the database"
+        )
+    for broker in brokers.values():
+        yield from answers(broker)
+
+
+def answers(broker: Broker) -> Findings:
+    where = ", ".join(place(address) for address in broker.addresses)
     try:
-        with broker() as link:
+        with connected(broker) as link:
             properties = link.default_channel.connection.server_properties
     except Exception as error:  # the drivers raise a dozen unrelated classes
         yield problem(
-            f"the broker at {place(settings.CELERY_BROKER_URL)} does not answer: {first_line(error)}",
-            "start RabbitMQ, or correct CELERY_BROKER_URL; until then runs reach their workers more slowly",
+            f"{broker} at {where} does not answer: {first_line(error)}",
+            f"start RabbitMQ, or correct {broker.setting}; until then runs reach their workers more slowly",
         )
         return
-    name, version = properties.get("product", "the broker"), str(properties.get("version", ""))
-    yield fine(f"{name} {version} at {place(settings.CELERY_BROKER_URL)} answers")
+    name, version = properties.get("product", "a broker"), str(properties.get("version", ""))
+    yield fine(f"{name} {version}, {broker}, at {where} answers; its queues are {broker.queue_type}")
     if (numbers := version_numbers(version)) and numbers < OLDEST_VERSION:
-        yield problem(f"{name} {version} is too old", "upgrade to RabbitMQ 3.8 or newer")
+        yield problem(f"{name} {version} is too old", "upgrade to RabbitMQ 3.10 or newer")
+
+
+def names_of_pools() -> Findings:
+    """A pool may have named a broker that was taken away since."""
+    named = Pool.objects.exclude(broker="").values_list("broker", "slug")
+    unknown = [f"{slug} ({broker})" for broker, slug in named if broker not in settings.BROKERS]
+    if unknown:
+        yield problem(
+            f"{counted(len(unknown), 'pool')} name a broker that BEATKEEPER_BROKERS does not: {some(unknown)}",
+            "name it there, or take it from the pool; until then its workers are fed from the database",
+        )
+    elif named:
+        yield fine("every pool names a broker that is known")
 
 
 def is_reachable() -> bool:
-    if not settings.CELERY_BROKER_URL:
-        return False
+    return any(map(is_there, known_brokers().values()))
+
+
+def is_there(broker: Broker) -> bool:
     try:
-        with broker():
+        with connected(broker):
             return True
     except Exception:  # any reason will do: the check before has told it
         return False
@@ -56,13 +84,14 @@ def lane_queues() -> Findings:
     """Passively: declaring is the schedulers' alone. Each missing queue costs its channel."""
     lanes = lanes_with_permits()
     missing, deaf = [], []
-    with broker() as link:
-        for queue in lanes:
-            consumers = consumers_of(link, queue)
-            if consumers is None:
-                missing.append(queue)
-            elif not consumers:
-                deaf.append(queue)
+    for broker in filter(is_there, known_brokers().values()):
+        with connected(broker) as link:
+            for queue in lanes.get(broker.name, ()):
+                consumers = consumers_of(link, queue)
+                if consumers is None:
+                    missing.append(queue)
+                elif not consumers:
+                    deaf.append(queue)
     if missing:
         yield problem(
             f"{counted(len(missing), 'queue')} of lanes with queued runs do not exist: {some(missing)}",
@@ -80,10 +109,15 @@ def lane_queues() -> Findings:
         )
 
 
-def lanes_with_permits() -> list[str]:
+def lanes_with_permits() -> dict[str, list[str]]:
+    """Queues by broker."""
     waiting = LiveRun.objects.filter(state=LiveState.QUEUED).values_list("pool_id", "tenant_id").distinct()
-    known = {(lane.pool_id, lane.tenant_id): lane.queue for lane in Lane.objects.all()}
-    return [known[pair] for pair in waiting[:LANES_LOOKED_AT] if pair in known]
+    known = {(lane.pool_id, lane.tenant_id): lane for lane in Lane.objects.select_related("pool")}
+    found = defaultdict(list)
+    for pair in waiting[:LANES_LOOKED_AT]:
+        if pair in known:
+            found[known[pair].pool.broker].append(known[pair].queue)
+    return found
 
 
 def consumers_of(link: Any, queue: str) -> int | None:
@@ -99,8 +133,13 @@ def consumers_of(link: Any, queue: str) -> int | None:
 
 def open_files() -> Findings:
     """A broker that runs out of files stops answering altogether."""
-    queues = Lane.objects.count()
-    limit = broker_file_limit()
+    lanes = Counter(Lane.objects.values_list("pool__broker", flat=True))
+    for broker in known_brokers().values():
+        yield from enough_files(broker, lanes[broker.name])
+
+
+def enough_files(broker: Broker, queues: int) -> Findings:
+    limit = broker_file_limit(broker)
     if limit is None:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         what = "of this machine (the broker's own cannot be seen from here)"
@@ -115,8 +154,8 @@ def open_files() -> Findings:
     )
 
 
-def broker_file_limit() -> int | None:
-    if urlsplit(settings.CELERY_BROKER_URL).hostname not in LOCAL:
+def broker_file_limit(broker: Broker) -> int | None:
+    if urlsplit(broker.addresses[0]).hostname not in LOCAL:
         return None
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -135,8 +174,8 @@ def soft_limit(limits: str) -> int | None:
 
 
 @contextmanager
-def broker() -> Iterator[Any]:
-    link = Connection(settings.CELERY_BROKER_URL, connect_timeout=CONNECT_SECONDS)
+def connected(broker: Broker) -> Iterator[Any]:
+    link = Connection(broker.url, connect_timeout=CONNECT_SECONDS)
     try:
         link.ensure_connection(max_retries=1, interval_start=0, timeout=CONNECT_SECONDS)
         yield link

@@ -1,7 +1,6 @@
 """PostgreSQL: is it there, is it ours, will it keep what it acknowledged, and does anything hold it up."""
 
 import time
-from datetime import datetime, timezone
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -13,10 +12,12 @@ from django.db.utils import DatabaseError
 
 from runs import slices
 from scheduler_project.doctor.findings import Finding, Findings, age, counted, fine, note, problem
+from scheduler_project.sdk import clock_skew
+from scheduler_project.sdk.clock_skew import RoundTrip
 
 OLDEST_VERSION = 14
 LONG_TRANSACTION_SECONDS = 300
-SKEW_SECONDS = 2.0
+NTP = "let both take their time from NTP; planned times follow the database's clock"
 SLOWEST_STATEMENT = "30s"
 
 
@@ -155,17 +156,15 @@ def _replication_slots() -> list[Finding]:
 
 
 def clock() -> Findings:
-    before = datetime.now(timezone.utc)
+    asked = RoundTrip()
     ((theirs,),) = rows("SELECT clock_timestamp()")
-    after = datetime.now(timezone.utc)
-    skew = (theirs - (before + (after - before) / 2)).total_seconds()
-    if abs(skew) <= SKEW_SECONDS:
-        yield fine(f"this machine's clock and the database's differ by {abs(skew) * 1000:.0f} ms")
-        return
-    yield problem(
-        f"this machine's clock is {age(abs(skew))} {'behind' if skew > 0 else 'ahead of'} the database's",
-        "let both take their time from NTP; planned times follow the database's clock",
-    )
+    skew_ms = asked.skew_ms(theirs)
+    if skew_ms is None:
+        yield note("the database answers too slowly to compare this machine's clock with its own")
+    elif abs(skew_ms) <= clock_skew.LIMIT_MS:
+        yield fine(f"this machine's clock and the database's differ by {abs(skew_ms):.0f} ms")
+    else:
+        yield problem(f"this machine's clock is {clock_skew.in_words(skew_ms)}", NTP)
 
 
 def setting(name: str) -> str:
@@ -173,7 +172,7 @@ def setting(name: str) -> str:
     return str(value or "")
 
 
-def rows(query: str, parameters: list[Any] | None = None) -> list[tuple[Any, ...]]:
+def rows(query: str, parameters: list[Any] | dict[str, Any] | None = None) -> list[tuple[Any, ...]]:
     """One short transaction, so that the limit of its time does not stay behind in a pooled connection."""
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(
@@ -187,6 +186,9 @@ def rows(query: str, parameters: list[Any] | None = None) -> list[tuple[Any, ...
 def place(url: str) -> str:
     """Host, port and name of a URL; never its password."""
     parts = urlsplit(url)
+    if "@" in parts.path + parts.fragment or "@" in parts.query.partition("=")[0]:
+        # A password with a character that ends the host's part.
+        return "an address that is not to be shown"
     return f"{parts.netloc.rpartition('@')[2] or 'the local socket'}{parts.path}"
 
 

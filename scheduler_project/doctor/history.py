@@ -1,12 +1,13 @@
 """The tables of runs: is there a partition for every day, and does every run have exactly one state."""
 
 import time
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta, timezone
 from typing import Any
 
 from django.conf import settings
 from django.db import connection
 
+from jobs.database_clock import database_now
 from runs import day_partitions
 from scheduler_project.doctor.database import rows
 from scheduler_project.doctor.findings import Findings, counted, fine, note, problem
@@ -17,7 +18,7 @@ SHOWN = 3
 
 
 def partitions() -> Findings:
-    today = datetime.now(timezone.utc).date()
+    today = database_now().astimezone(timezone.utc).date()
     with connection.cursor() as cursor:
         coverages = day_partitions.coverage(cursor, today)
     for found in coverages:
@@ -76,7 +77,7 @@ def _runs_forgotten() -> Findings:
     """Newest day first, as far as the time allows: the tables may hold billions."""
     end = time.monotonic() + BUDGET_SECONDS
     forgotten: list[tuple[Any, ...]] = []
-    today = datetime.now(timezone.utc).replace(hour=0, minute=0, second=0, microsecond=0)
+    today = database_now().astimezone(timezone.utc).replace(hour=0, minute=0, second=0, microsecond=0)
     for back in range(settings.HOT_PERIOD_DAYS + 1):
         start = today - timedelta(days=back)
         forgotten += rows(

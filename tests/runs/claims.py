@@ -18,11 +18,14 @@ SUCCESS = Verdict("succeeded")
 DEAD = Verdict("dead")
 
 
-def open_ledger() -> PostgresLedger:
+def dsn_of_tests() -> str:
     parameters = connection.get_connection_params()
     names = {"dbname": "dbname", "user": "user", "password": "password", "host": "host", "port": "port"}
-    dsn = " ".join(f"{name}={parameters[key]}" for key, name in names.items() if parameters.get(key))
-    return PostgresLedger(dsn)
+    return " ".join(f"{name}={parameters[key]}" for key, name in names.items() if parameters.get(key))
+
+
+def open_ledger() -> PostgresLedger:
+    return PostgresLedger(dsn_of_tests())
 
 
 @pytest.fixture

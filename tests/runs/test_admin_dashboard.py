@@ -8,19 +8,14 @@ from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client
 
-from jobs.models import JobClock, JobStatus, Membership
-from runs.models import Lane, LiveRun, Run, WorkerNode
+from jobs.models import JOB_SLICES, JobClock, JobStatus, Membership
+from runs.models import Lane, LiveRun, Run, SchedulerNode, WorkerNode
 from runs.states import FinalState, LiveState
 from scheduler_project import dashboard
 from tests.factories import make_job, make_lane, make_pool, make_run, make_tenant, make_worker, now
+from tests.test_doctor import hold
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def staff(client: Client) -> Client:
-    client.force_login(User.objects.create_superuser("olga", password="x"))
-    return client
 
 
 def look(staff: Client) -> dict[str, Any]:
@@ -93,19 +88,39 @@ def test_unrunnable_jobs_and_stopped_lanes_say_why(staff: Client) -> None:
     assert "its zone is gone" in seen["problems"] and "rate limit" in seen["text"]
 
 
+def test_who_schedules_what_is_told_to_operators(staff: Client) -> None:
+    loops = {"trigger": {"success_seconds_ago": 0.1, "longest_seconds": 0.35, "failures": 0}}
+    SchedulerNode.objects.create(
+        host="one", pid=7, job_slices=64, pools=1, rescues=True, loops=loops, skew_ms=-80
+    )
+    ill = {"trigger": {"success_seconds_ago": 60.0, "longest_seconds": 0.1, "failures": 4}}
+    SchedulerNode.objects.create(host="two", pid=8, loops=ill, skew_ms=3_000)
+    SchedulerNode.objects.create(host="three", pid=9, left_at=now())
+    make_job(next_run_at=now() - timedelta(seconds=3))
+    with hold(range(JOB_SLICES)):
+        seen = look(staff)
+    assert seen["Schedulers alive"][0] == "1"
+    assert seen["Schedulers alive"][1].startswith(f"{JOB_SLICES} of {JOB_SLICES} slices, 3.")
+    assert "one 7" in seen["text"] and "64 slices" in seen["text"] and "passes up to 350 ms" in seen["text"]
+    assert "clock −80 ms" in seen["text"] and "three 9" not in seen["text"]
+    assert "the trigger loop of the scheduler two 8 last succeeded 60 s ago" in seen["problems"]
+    assert "the clock of the scheduler two 8 is 3.0 s ahead" in seen["problems"]
+
+
 def test_members_see_figures_of_their_tenants_only(client: Client) -> None:
     ours, theirs = make_tenant(slug="ours"), make_tenant(slug="theirs")
     dead(make_job(ours, name="our-job"))
     dead(make_job(theirs, name="their-job"))
     make_job(theirs, name="their-late", next_run_at=now() - timedelta(minutes=10))
     make_job(theirs, name="their-broken", status=JobStatus.UNRUNNABLE)
+    SchedulerNode.objects.create(host="machine", pid=7)
     user = User.objects.create_user("mona", is_staff=True)
     Membership.objects.create(user=user, tenant=ours)
     client.force_login(user)
     seen = look(client)
     assert seen["Dead in 24 hours"][0] == "1" and seen["Late jobs"][0] == "0"
     assert "our-job" in seen["text"] and "their" not in seen["text"].replace("their job", "")
-    assert "Workers alive" not in seen
+    assert "Workers alive" not in seen and "Schedulers alive" not in seen and "machine" not in seen["text"]
 
 
 def test_a_figure_the_database_cannot_give_in_time_is_left_out(staff: Client, monkeypatch: Any) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -25,12 +24,6 @@ from scheduler_project.sdk.log_store import FolderLogStore
 from tests.factories import make_job, make_run, make_worker, now
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def staff(client: Client) -> Client:
-    client.force_login(User.objects.create_superuser("olga", password="x"))
-    return client
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Promises 4 and 7 from the worker's side: what claim, report, give-back and heartbeat do to the tables."""
 
+import time
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -8,14 +9,26 @@ from uuid import uuid4
 import pytest
 from django.db import connection
 
-from jobs.models import Declaration, Job, JobStatus, Pool
+from jobs.models import Declaration, Effect, Job, JobStatus, Pool
 from runs.models import Attempt, LiveRun, Run, WorkerNode
 from runs.states import FinalState, LiveState, Trigger
+from runs.stops import read_stops
+from runs.transitions import release_unstopped
 from scheduler_project.sdk.ledger import Beat, Claim, Lane, LedgerRefused, LedgerUnavailable, WorkerInfo
 from scheduler_project.sdk.outcomes import TRANSIENT, LogPointer, Outcome, stated_failure
 from scheduler_project.sdk.postgres import PostgresLedger
 from scheduler_project.sdk.retries import Verdict
-from tests.factories import TASK, make_job, make_lane, make_pool, make_run, make_tenant, make_worker, now
+from tests.factories import (
+    TASK,
+    make_job,
+    make_lane,
+    make_pool,
+    make_run,
+    make_stop,
+    make_tenant,
+    make_worker,
+    now,
+)
 from tests.runs.claims import DEAD, claim_next, failed, ledger, succeeded
 
 __all__ = ["ledger"]
@@ -125,12 +138,55 @@ def test_a_manual_run_of_a_paused_job_is_claimed(ledger: PostgresLedger) -> None
     assert claim_next(ledger, job) is not None
 
 
-def test_claim_in_a_paused_pool_takes_nothing(ledger: PostgresLedger) -> None:
-    job = make_job()
-    make_run(job, LiveState.QUEUED)
-    type(job.pool).objects.update(paused_at=now())
-    assert claim_next(ledger, job) is None
-    assert LiveRun.objects.get().state == LiveState.READY
+HOUR = timedelta(hours=1)
+STOPS: list[dict[str, Any]] = [
+    {},
+    {"pool": True},
+    {"pool": False},
+    {"tenant": True},
+    {"tenant": False},
+    {"pool": True, "tenant": False},
+    {"tag_name": "team"},
+    {"tag_name": "team", "tag_value": "pay"},
+    {"tag_name": "team", "tag_value": "web"},
+    {"tag_name": "city"},
+    {"tag_name": "empty", "tag_value": ""},
+    {"effect": Effect.HOLD},
+    {"effect": Effect.SKIP},
+    {"effect": Effect.RUN_AFTER},
+    {"ends_at": -HOUR / 2},
+    {"ends_at": HOUR},
+    {"ends_at": HOUR, "lifted_at": -HOUR / 2},
+    {"begins_at": HOUR},
+    {"settled_at": -HOUR / 2, "ends_at": -HOUR / 2},
+]
+
+
+@pytest.mark.parametrize("fields", STOPS, ids=str)
+def test_claim_and_release_ask_for_stops_as_dispatch_does(
+    ledger: PostgresLedger, fields: dict[str, Any]
+) -> None:
+    """One rule in three places: Stops.holds, the claim statement, and the release of what was blocked."""
+    job = make_job(tags={"team": "pay", "empty": ""})
+    meant = {"pool": job.pool, "tenant": job.tenant}
+    others = {"pool": make_pool, "tenant": make_tenant}
+    make_stop(**{name: _of_a_stop(name, value, meant, others) for name, value in fields.items()})
+    claimed, blocked = make_run(job, LiveState.QUEUED), make_run(job, LiveState.BLOCKED, reason="paused")
+    at = now()
+    connection.ensure_connection()
+    stop = read_stops(connection.connection, at).holds(job.tenant_id, job.pool_id, job.tags, at)
+    assert (claim_next(ledger, job) is None) == (stop is not None)
+    claimed.refresh_from_db()
+    assert claimed.state == (LiveState.READY if stop else LiveState.RUNNING)
+    assert release_unstopped(connection.connection, [job.pk], "paused", at, 9) == (0 if stop else 1)
+    blocked.refresh_from_db()
+    assert blocked.state == (LiveState.BLOCKED if stop else LiveState.READY)
+
+
+def _of_a_stop(name: str, value: Any, meant: dict[str, Any], others: dict[str, Any]) -> Any:
+    if name in meant:
+        return meant[name] if value else others[name]()
+    return now() + value if isinstance(value, timedelta) else value
 
 
 def test_report_of_a_success_ends_the_run_and_keeps_what_it_left(ledger: PostgresLedger) -> None:
@@ -202,6 +258,19 @@ def test_failure_of_a_run_that_is_to_be_cancelled_is_a_cancellation(ledger: Post
     run = Run.objects.get(id=claim.run_id)
     assert (run.state, run.reason, run.error_class) == (FinalState.CANCELLED, "wrong input", "cancelled")
     assert not LiveRun.objects.exists()
+
+
+def test_heartbeat_names_what_is_terminated_among_the_cancels(ledger: PostgresLedger) -> None:
+    """So that a worker that does not know of terminating still cancels."""
+    job = make_job()
+    worker = make_worker(job.pool)
+    runs = [make_run(job, LiveState.RUNNING, worker=worker) for _ in range(3)]
+    asked = LiveRun.objects.filter(pk__in=[run.pk for run in runs[:2]])
+    asked.update(cancel_requested_at=now())
+    asked.filter(pk=runs[0].pk).update(terminate=True)
+    answer = ledger.heartbeat(_beat(worker, number=1, held=[run.claim_token for run in runs]))
+    assert set(answer.cancels) == {runs[0].claim_token, runs[1].claim_token}
+    assert answer.terminates == [runs[0].claim_token]
 
 
 def test_success_of_a_run_that_is_to_be_cancelled_stays_a_success(ledger: PostgresLedger) -> None:
@@ -306,6 +375,20 @@ def test_heartbeat_names_lanes_whose_runs_wait_for_a_claim(ledger: PostgresLedge
     assert [found.id for found in ledger.heartbeat(_beat(worker, 1)).work] == [lane.id]
     assert ledger.heartbeat(_beat(worker, 2, feed_after=60)).work == []
     assert ledger.heartbeat(_beat(worker, 3, busy=4)).work == []
+
+
+def test_heartbeat_tells_how_far_the_clocks_are_apart_and_keeps_what_it_is_told(
+    ledger: PostgresLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = make_worker(make_pool())
+    wall = time.time
+    monkeypatch.setattr(time, "time", lambda: wall() + 90)
+    answer = ledger.heartbeat(_beat(worker, 1))
+    assert answer.skew_ms is not None and 89_000 < answer.skew_ms < 91_000
+    assert WorkerNode.objects.get().skew_ms is None
+    ledger.heartbeat(_beat(worker, 2, skew_ms=answer.skew_ms))
+    ledger.heartbeat(_beat(worker, 3))
+    assert WorkerNode.objects.get().skew_ms == answer.skew_ms
 
 
 def test_heartbeat_does_not_name_work_the_worker_cannot_do(ledger: PostgresLedger) -> None:

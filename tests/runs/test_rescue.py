@@ -9,6 +9,7 @@ import pytest
 from django.conf import LazySettings
 
 from jobs.models import Job, JobStatus, Pool
+from runs.births import rank
 from runs.models import Attempt, JobGate, LiveRun, NodeState, Run, WorkerNode
 from runs.rescue import MASS_LOSS, Rescued, RescueMemory, rescue_once
 from runs.states import LiveState
@@ -227,6 +228,18 @@ class TestWaking:
         later.refresh_from_db()
         assert (due.state, due.wake_at, later.state) == (LiveState.READY, None, LiveState.DELAYED)
 
+    def test_all_whose_time_has_come_wake_in_one_pass(self, session: Session) -> None:
+        """A flexible window makes them many; each gets its place by when it may go, not by when it was planned."""
+        job = make_job()
+        later = now() - SECOND
+        for _ in range(7):
+            place = rank(later, job.priority)
+            make_run(job, LiveState.DELAYED, available_at=later, wake_at=later, rank=place)
+        memory = RescueMemory()
+        memory.pace.size = 2
+        assert rescue(session, memory).promoted == 7
+        assert set(LiveRun.objects.values_list("state", "rank")) == {("ready", rank(later, job.priority))}
+
 
 class TestBlockedRuns:
     def blocked(self, job: Job, reason: str, count: int = 1) -> list[LiveRun]:
@@ -294,17 +307,37 @@ class TestBlockedRuns:
         assert rescue(session).released == 1
         assert self.states(runs) == ["ready"]
 
-    def test_a_sweep_goes_on_where_the_last_one_ended(
+    def test_a_round_looks_at_all_however_many_there_are(
         self, session: Session, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("runs.rescue.MOST_JOBS_IN_A_SWEEP", 2)
-        at = now()
-        memory = trusting(at)
-        jobs = [make_job(max_concurrency=1) for _ in range(5)]
-        for job in jobs:
-            self.blocked(job, "concurrency")
-        released = [rescue(session, memory, at + 2 * number * SECOND).released for number in range(3)]
-        assert released == [2, 2, 1]
+        monkeypatch.setattr("runs.sweep.MOST_JOBS", 2)
+        runs = [run for _ in range(5) for run in self.blocked(make_job(max_concurrency=1), "concurrency")]
+        assert rescue(session).released == 5
+        assert set(self.states(runs)) == {"ready"}
+
+    def test_a_round_that_takes_too_long_goes_on_in_the_next_pass(
+        self, session: Session, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("runs.sweep.MOST_JOBS", 2)
+        monkeypatch.setattr("runs.sweep.LONGEST_LOOK_SECONDS", 0.0)
+        memory = trusting(now())
+        for _ in range(5):
+            self.blocked(make_job(max_concurrency=1), "concurrency")
+        self.blocked(make_job(), "not exported")
+        released: list[int] = []
+        while not released or memory.sweep.rounds:
+            released.append(rescue(session, memory).released)
+        # In between each of the other reasons had its turn.
+        assert [count for count in released if count] == [2, 1, 2, 1]
+
+    def test_a_job_with_more_than_a_batch_is_not_left_for_the_next_round(
+        self, session: Session, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        memory = trusting(now())
+        memory.pace.size = 2
+        runs = self.blocked(make_job(), "not exported", 5)
+        assert rescue(session, memory).released == 5
+        assert set(self.states(runs)) == {"ready"}
 
     def test_queued_runs_nobody_can_claim_any_more_go_back(self, session: Session) -> None:
         job = make_job(spec={"target_key": "gone.with.its.worker"})

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import psycopg
 import pytest
 
+from runs import slices
 from runs.slices import (
     JOBS,
     POOLS,
@@ -58,6 +60,39 @@ def test_slices_of_a_scheduler_that_ended_are_taken_over(open_session: Open) -> 
     wait_until(lambda: settle(second) == [64], 5, "the locks of a closed session")
 
 
+def test_a_share_is_taken_and_given_back_in_one_statement_each(
+    open_session: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scheduler that joins a large installation holds nothing up by hundreds of round trips."""
+    first, second = (open_session() for _ in range(2))
+    asked: list[str] = []
+    execute: Any = psycopg.Connection.execute
+
+    def counted(self: Any, query: Any, *values: Any) -> Any:
+        asked.append(query)
+        return execute(self, query, *values)
+
+    one, other = SliceSet(first, JOBS, range(64)), SliceSet(second, JOBS, range(64))
+    one.balance()
+    monkeypatch.setattr(psycopg.Connection, "execute", counted)
+    other.balance()
+    one.balance()
+    other.balance()
+    assert len(one.held) == len(other.held) == 32
+    # Each counts the members; the first gives back, the second takes, in vain before.
+    assert len(asked) <= 6
+
+
+def test_slices_above_the_share_and_pools_that_are_gone_go_back_together(open_session: Open) -> None:
+    pools = SliceSet(open_session(), POOLS, range(10))
+    settle(pools)
+    other = SliceSet(open_session(), POOLS, range(5, 15))
+    pools.universe = set(range(5, 15))
+    settle(pools, other)
+    assert len(pools.held) == len(other.held) == 5
+    assert pools.held | other.held == set(range(5, 15))
+
+
 def test_an_idle_session_loses_its_slices(open_session: Open) -> None:
     """A scheduler stopped by SIGSTOP looks like this to PostgreSQL."""
     stopped = SliceSet(open_session(seconds=0.5), JOBS, range(64))
@@ -88,11 +123,12 @@ def test_fewer_slices_than_schedulers_leave_some_empty_handed(open_session: Open
 
 def test_a_slice_that_is_not_held_cannot_be_given_back(open_session: Open) -> None:
     with pytest.raises(LostLocks):
-        open_session().unlock(JOBS, 1)
+        open_session().give_back(JOBS, [1])
 
 
 def test_a_wait_for_a_mute_server_can_be_cut_off(open_session: Open) -> None:
-    session = open_session()
+    # The server goes on sleeping for as long as a statement may take.
+    session = open_session(seconds=3.0)
 
     def wait_for_ever() -> None:
         session.connection.execute("SELECT pg_sleep(30)")
@@ -116,3 +152,25 @@ def test_a_direct_connection_is_accepted(db: None) -> None:
 def test_a_transaction_pooler_is_refused(pooled_database_url: str) -> None:
     with pytest.raises(TransactionPooler):
         refuse_transaction_pooler(pooled_database_url)
+
+
+def test_a_pooler_that_comes_to_stand_in_between_later_is_noticed_by_each_session(
+    pooled_database_url: str,
+) -> None:
+    with pytest.raises((TransactionPooler, psycopg.OperationalError)):
+        LockSession(pooled_database_url, "test")
+
+
+def test_a_session_that_is_not_what_it_says_is_looked_at(
+    open_session: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a pooler that lets our options through."""
+
+    def refuse(dsn: str) -> None:
+        raise TransactionPooler
+
+    monkeypatch.setattr(slices, "refuse_transaction_pooler", refuse)
+    open_session()
+    monkeypatch.setattr(slices, "backend_pid", lambda connection: 1)
+    with pytest.raises(TransactionPooler, match="Set it to PostgreSQL itself"):
+        open_session()

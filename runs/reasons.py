@@ -1,0 +1,27 @@
+"""Why a run does not go: what stands on the row, in words for whoever asks."""
+
+from runs import transitions
+from runs.models import LiveRun
+from runs.visits import FLEXIBLE
+
+IN_WORDS = {
+    transitions.OVERLAP: "waits until the earlier planned run of its job has ended",
+    transitions.CONCURRENCY: "waits for a place: as many runs of its job as may run at once are under way",
+    transitions.PAUSED: "held by a pause",
+    transitions.BLACKOUT: "held by a blackout",
+    transitions.UNKNOWN_TARGET: "no living worker of the pool knows its target",
+    transitions.NOT_ALLOWED: "the pool is not open to the tenant any more",
+    transitions.NOT_EXPORTED: "the pool does not export its target any more",
+    FLEXIBLE: "waits for its moment within the flexible window",
+    "retry": "waits for its next attempt",
+    "worker lost": "waits for its next attempt: the worker of the last one was lost",
+    "given back": "given back untried by its worker",
+}
+
+
+def in_words(live: LiveRun) -> str:
+    """Empty: nothing holds it back."""
+    if live.cancel_requested_at is not None:
+        how = "killed" if live.terminate else "asked to stop"
+        return f"{how}: {live.cancel_reason}" if live.cancel_reason else how
+    return IN_WORDS.get(live.reason, live.reason)

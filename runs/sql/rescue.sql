@@ -1,0 +1,292 @@
+-- What nobody else will do: wake, take back, release. And what every loop does now and then.
+
+-- name: cancel_live_runs
+-- What nobody has claimed ends now; what runs is asked to stop and ends with its report. Asked again it changes
+-- nothing, unless it now has no time left to end by itself.
+WITH locked AS MATERIALIZED (
+    SELECT id, state, attempt, started_at FROM beatkeeper_live_run
+    WHERE id = ANY (%(ids)s::uuid[])
+    ORDER BY id FOR UPDATE
+), ended AS (
+    DELETE FROM beatkeeper_live_run live USING locked
+    WHERE live.id = locked.id AND locked.state <> 'running'
+), asked AS (
+    UPDATE beatkeeper_live_run live
+    SET cancel_requested_at = coalesce(live.cancel_requested_at, clock_timestamp()),
+        cancel_reason = CASE WHEN live.cancel_requested_at IS NULL THEN %(reason)s ELSE live.cancel_reason END,
+        terminate = %(hard)s
+    FROM locked
+    WHERE live.id = locked.id AND locked.state = 'running'
+      AND (live.cancel_requested_at IS NULL OR (%(hard)s AND NOT live.terminate))
+), finished AS (
+    UPDATE beatkeeper_run run
+    SET state = 'cancelled', ended_from = locked.state, reason = %(reason)s, attempts = locked.attempt,
+        started_at = locked.started_at, finished_at = clock_timestamp(), error_class = 'cancelled'
+    FROM locked
+    WHERE run.id = locked.id AND locked.state <> 'running'
+      AND run.id = ANY (%(ids)s::uuid[]) AND run.id >= %(first)s AND run.id <= %(last)s
+)
+SELECT id, state <> 'running' FROM locked;
+
+-- name: promote_delayed
+-- delayed -> ready when the wait is over.
+WITH woken AS MATERIALIZED (
+    SELECT id FROM beatkeeper_live_run
+    WHERE wake_at <= %(now)s AND state = 'delayed'
+    ORDER BY wake_at LIMIT %(most)s
+    FOR UPDATE SKIP LOCKED
+)
+UPDATE beatkeeper_live_run live SET state = 'ready', reason = '', wake_at = NULL
+FROM woken WHERE live.id = woken.id;
+
+-- name: silent_nodes
+-- Living incarnations with the age of their last beat: who may have lost the lease, and how many share its pool.
+SELECT node.incarnation, node.pool_id, node.name, node.last_beat_at, node.held_until, node.lease_seconds
+FROM beatkeeper_worker_node node
+WHERE node.state IN ('active', 'draining', 'suspect');
+
+-- name: hold_nodes
+-- Many fell silent at once: they keep their claims for one more lease.
+UPDATE beatkeeper_worker_node SET held_until = %(now)s + make_interval(secs => lease_seconds)
+WHERE incarnation = ANY (%(nodes)s::uuid[]) AND last_beat_at <= %(now)s - make_interval(secs => lease_seconds);
+
+-- name: lose_nodes
+-- An incarnation that kept silent for its lease; whoever has beaten since is spared.
+UPDATE beatkeeper_worker_node SET state = 'lost', held_until = NULL
+WHERE incarnation = ANY (%(nodes)s::uuid[]) AND state IN ('active', 'draining', 'suspect')
+  AND last_beat_at <= %(now)s - make_interval(secs => lease_seconds)
+RETURNING incarnation, name, pool_id;
+
+-- name: orphans
+-- Running rows of incarnations that are lost, gone or unknown: workers by loose index scan, then their rows.
+WITH RECURSIVE holder (worker) AS (
+    (SELECT worker FROM beatkeeper_live_run WHERE state = 'running' ORDER BY worker LIMIT 1)
+    UNION ALL
+    SELECT (SELECT live.worker FROM beatkeeper_live_run live
+            WHERE live.state = 'running' AND live.worker > holder.worker ORDER BY live.worker LIMIT 1)
+    FROM holder WHERE holder.worker IS NOT NULL
+)
+SELECT live.id, live.claim_seq
+FROM holder
+LEFT JOIN beatkeeper_worker_node node ON node.incarnation = holder.worker
+CROSS JOIN LATERAL (
+    SELECT id, claim_seq FROM beatkeeper_live_run
+    WHERE state = 'running' AND beatkeeper_live_run.worker = holder.worker
+    ORDER BY id LIMIT %(most)s
+) live
+WHERE holder.worker IS NOT NULL AND (node.incarnation IS NULL OR node.state IN ('lost', 'left'))
+LIMIT %(most)s;
+
+-- name: unlisted_claims
+-- Claimed before the incarnation's previous beat and not in hand at its last: nobody works on it.
+SELECT live.id, live.claim_seq
+FROM beatkeeper_worker_node node
+JOIN beatkeeper_live_run live ON live.state = 'running' AND live.worker = node.incarnation
+WHERE node.state IN ('active', 'draining', 'suspect')
+  AND live.claimed_at < node.previous_beat_at AND live.claim_token <> ALL (node.held)
+LIMIT %(most)s;
+
+-- name: overdue_claims
+-- Past the time limit and the grace in which the guard would have ended them.
+SELECT id, claim_seq FROM beatkeeper_live_run
+WHERE wake_at <= %(now)s AND state = 'running'
+ORDER BY wake_at LIMIT %(most)s;
+
+-- name: claims_to_decide
+-- What the verdict on a lost attempt needs to know.
+SELECT live.id, live.claim_seq, live.attempt, live.losses, version.retry::text, live.job_id, live.gated
+FROM beatkeeper_live_run live
+JOIN beatkeeper_job_version version ON version.job_id = live.job_id AND version.version = live.version
+WHERE live.id = ANY (%(ids)s::uuid[]) AND live.state = 'running';
+
+-- name: lose_attempts
+-- Ends attempts nobody works on. claim_seq stays, so that a report that comes after all changes nothing;
+-- a run that somebody wants cancelled is cancelled.
+WITH mine AS MATERIALIZED (
+    SELECT live.*, new.attempt_id, clock_timestamp() AS lost_at,
+           clock_timestamp() + make_interval(secs => new.delay) AS goes_on_at,
+           CASE WHEN live.cancel_requested_at IS NOT NULL THEN 'cancelled' ELSE new.next_state END AS next_state
+    FROM beatkeeper_live_run live
+    JOIN unnest(%(ids)s::uuid[], %(seqs)s::int[], %(attempt_ids)s::uuid[], %(states)s::text[], %(delays)s::float8[])
+        AS new (id, claim_seq, attempt_id, next_state, delay) ON new.id = live.id
+    WHERE live.state = 'running' AND live.claim_seq = new.claim_seq
+    ORDER BY live.id FOR UPDATE OF live
+), ended AS (
+    DELETE FROM beatkeeper_live_run live USING mine
+    WHERE live.id = mine.id AND mine.next_state <> 'delayed'
+), went_on AS (
+    UPDATE beatkeeper_live_run live
+    SET state = 'delayed', reason = 'worker lost', losses = live.losses + 1,
+        available_at = mine.goes_on_at, wake_at = mine.goes_on_at,
+        rank = live.rank + (1000 * extract(epoch FROM mine.goes_on_at - live.available_at))::bigint,
+        worker = NULL, claim_token = NULL, claimed_at = NULL, queued_at = NULL
+    FROM mine WHERE live.id = mine.id AND mine.next_state = 'delayed'
+), noted AS (
+    INSERT INTO beatkeeper_attempt
+        (id, run_id, tenant_id, number, claim_seq, worker, worker_name, started_at, finished_at, outcome, next_state,
+         error_class, error_line)
+    SELECT mine.attempt_id, mine.id, mine.tenant_id, mine.attempt, mine.claim_seq, mine.worker,
+           coalesce(node.name, ''), mine.claimed_at, mine.lost_at,
+           CASE WHEN mine.next_state = 'cancelled' THEN 'cancelled' ELSE 'lost' END, mine.next_state,
+           'worker_lost', %(line)s
+    FROM mine LEFT JOIN beatkeeper_worker_node node ON node.incarnation = mine.worker
+), finished AS (
+    UPDATE beatkeeper_run run
+    SET state = mine.next_state, ended_from = 'running', attempts = mine.attempt, started_at = mine.started_at,
+        finished_at = mine.lost_at,
+        reason = CASE WHEN mine.next_state = 'cancelled' THEN mine.cancel_reason ELSE %(line)s END,
+        error_class = CASE WHEN mine.next_state = 'cancelled' THEN 'cancelled' ELSE 'worker_lost' END,
+        error_line = %(line)s
+    FROM mine
+    WHERE run.id = mine.id AND mine.next_state <> 'delayed'
+      AND run.id = ANY (%(ids)s::uuid[]) AND run.id >= %(first)s AND run.id <= %(last)s
+)
+SELECT id, next_state FROM mine;
+
+-- name: jobs_blocked_for
+-- Jobs with runs blocked for a reason, by loose index scan, going round: a sweep continues where the last one ended.
+WITH RECURSIVE blocked (job_id, number) AS (
+    (SELECT job_id, 1 FROM beatkeeper_live_run
+     WHERE state = 'blocked' AND reason = %(reason)s AND job_id > %(after)s ORDER BY job_id LIMIT 1)
+    UNION ALL
+    SELECT next.job_id, blocked.number + 1
+    FROM blocked CROSS JOIN LATERAL (
+        SELECT live.job_id FROM beatkeeper_live_run live
+        WHERE live.state = 'blocked' AND live.reason = %(reason)s AND live.job_id > blocked.job_id
+        ORDER BY live.job_id LIMIT 1
+    ) next
+    WHERE blocked.number < %(most)s
+)
+SELECT job_id FROM blocked;
+
+-- name: release_gated
+-- blocked -> ready, as many as the limit has room for beside what is on its way; all, if the limit is gone. A ready
+-- run counts in its own pool only: nobody knows when that of another will go.
+WITH waiting AS MATERIALIZED (
+    -- Pools by loose index scan, however many runs of the job wait there.
+    SELECT job.id AS job_id, held.pool_id
+    FROM unnest(%(jobs)s::uuid[]) AS job (id)
+    CROSS JOIN LATERAL (
+        WITH RECURSIVE pool (id) AS (
+            (SELECT live.pool_id FROM beatkeeper_live_run live
+             WHERE live.state = 'blocked' AND live.reason = 'concurrency' AND live.job_id = job.id
+             ORDER BY live.pool_id LIMIT 1)
+            UNION ALL
+            SELECT (SELECT live.pool_id FROM beatkeeper_live_run live
+                    WHERE live.state = 'blocked' AND live.reason = 'concurrency' AND live.job_id = job.id
+                      AND live.pool_id > pool.id
+                    ORDER BY live.pool_id LIMIT 1)
+            FROM pool WHERE pool.id IS NOT NULL
+        )
+        SELECT pool.id AS pool_id FROM pool WHERE pool.id IS NOT NULL
+    ) held
+), room AS MATERIALIZED (
+    SELECT waiting.job_id, waiting.pool_id, gate.max_running IS NULL AS free,
+           gate.max_running - (
+               -- A probe for each state, or the planner may walk through all that are blocked.
+               SELECT count(*)
+               FROM unnest(ARRAY['ready', 'queued', 'running', 'waiting_callback']) AS state (value)
+               CROSS JOIN LATERAL (
+                   SELECT FROM beatkeeper_live_run live
+                   WHERE live.job_id = waiting.job_id AND live.state = state.value
+                     AND (live.state <> 'ready' OR live.pool_id = waiting.pool_id)
+                   LIMIT gate.max_running
+               ) taken
+           ) AS places
+    FROM waiting
+    LEFT JOIN beatkeeper_job_gate gate ON gate.job_id = waiting.job_id
+), chosen AS MATERIALIZED (
+    SELECT best.id FROM room CROSS JOIN LATERAL (
+        SELECT live.id FROM beatkeeper_live_run live
+        WHERE live.job_id = room.job_id AND live.pool_id = room.pool_id
+          AND live.state = 'blocked' AND live.reason = 'concurrency'
+        ORDER BY live.rank LIMIT CASE WHEN room.free THEN 1000 ELSE greatest(0, room.places) END
+    ) best
+), locked AS MATERIALIZED (
+    SELECT live.id FROM beatkeeper_live_run live JOIN chosen ON chosen.id = live.id
+    WHERE live.state = 'blocked' ORDER BY live.id FOR UPDATE OF live SKIP LOCKED
+)
+UPDATE beatkeeper_live_run live SET state = 'ready', reason = '' FROM locked WHERE live.id = locked.id;
+
+-- name: release_unstopped
+-- blocked -> ready, of jobs that are no longer paused and under no stop. The runs of a job that a stop holds as a
+-- whole are not even looked at.
+WITH stop AS MATERIALIZED (
+    SELECT * FROM beatkeeper_stop
+    WHERE settled_at IS NULL AND begins_at <= %(now)s AND coalesce(least(lifted_at, ends_at), 'infinity') > %(now)s
+      AND effect IN ('hold', 'catch_up')
+), job AS MATERIALIZED (
+    SELECT job.id, job.tenant_id, job.status = 'paused' AS paused,
+           ARRAY(SELECT stop.pool_id FROM stop
+                 WHERE (stop.tenant_id IS NULL OR stop.tenant_id = job.tenant_id)
+                   AND (stop.tag_name = '' OR job.tags ->> stop.tag_name = stop.tag_value
+                        OR (stop.tag_value = '' AND job.tags ? stop.tag_name))) AS held_in
+    FROM beatkeeper_job job WHERE job.id = ANY (%(jobs)s::uuid[])
+), chosen AS MATERIALIZED (
+    SELECT waiting.id FROM job CROSS JOIN LATERAL (
+        SELECT live.id FROM beatkeeper_live_run live
+        WHERE live.state = 'blocked' AND live.reason = %(reason)s AND live.job_id = job.id
+          AND live.pool_id <> ALL (job.held_in)
+          AND NOT (job.paused AND live.trigger IN ('schedule', 'catch_up'))
+        ORDER BY live.id LIMIT %(most)s
+    ) waiting
+    -- Without a pool it holds in every one.
+    WHERE array_position(job.held_in, NULL) IS NULL
+    ORDER BY waiting.id LIMIT %(most)s
+), locked AS MATERIALIZED (
+    SELECT live.id FROM beatkeeper_live_run live JOIN chosen ON chosen.id = live.id
+    WHERE live.state = 'blocked' AND live.reason = %(reason)s
+    ORDER BY live.id FOR UPDATE OF live SKIP LOCKED
+)
+UPDATE beatkeeper_live_run live SET state = 'ready', reason = '' FROM locked WHERE live.id = locked.id;
+
+-- name: release_known
+-- blocked -> ready, of targets that a living worker of the pool knows by now.
+WITH known AS MATERIALIZED (
+    SELECT DISTINCT node.pool_id, target.key
+    FROM beatkeeper_worker_node node CROSS JOIN LATERAL unnest(node.known_targets) AS target (key)
+    WHERE node.state = 'active' AND node.last_beat_at > %(now)s - make_interval(secs => node.lease_seconds)
+), locked AS MATERIALIZED (
+    SELECT live.id FROM beatkeeper_live_run live
+    JOIN known ON known.pool_id = live.pool_id AND known.key = live.target_key
+    WHERE live.state = 'blocked' AND live.reason = 'no worker knows the target'
+      AND live.job_id = ANY (%(jobs)s::uuid[])
+    ORDER BY live.id LIMIT %(most)s FOR UPDATE OF live SKIP LOCKED
+)
+UPDATE beatkeeper_live_run live SET state = 'ready', reason = '' FROM locked WHERE live.id = locked.id;
+
+-- name: release_permitted
+-- blocked -> ready, where the pool is open to the tenant again and exports the target.
+WITH locked AS MATERIALIZED (
+    SELECT live.id FROM beatkeeper_live_run live JOIN beatkeeper_pool pool ON pool.id = live.pool_id
+    WHERE live.state = 'blocked' AND live.reason = %(reason)s AND live.job_id = ANY (%(jobs)s::uuid[])
+      AND (pool.shared OR EXISTS (SELECT FROM beatkeeper_pool_tenant member
+                                  WHERE member.pool_id = pool.id AND member.tenant_id = live.tenant_id))
+      AND (live.target_key = ANY (pool.exported_tasks)
+           OR EXISTS (SELECT FROM unnest(pool.exported_kinds) AS export (kind) WHERE live.target_key = 'kind:' || kind))
+    ORDER BY live.id LIMIT %(most)s FOR UPDATE OF live SKIP LOCKED
+)
+UPDATE beatkeeper_live_run live SET state = 'ready', reason = '' FROM locked WHERE live.id = locked.id;
+
+-- name: declarations_wait
+-- Whether decorators have asked for jobs that nobody has looked at.
+SELECT EXISTS (SELECT FROM beatkeeper_declaration WHERE applied_at IS NULL);
+
+-- name: forget_nodes
+-- Incarnations that ended long ago.
+DELETE FROM beatkeeper_worker_node WHERE state IN ('lost', 'left') AND last_beat_at < %(before)s;
+
+-- name: withdraw_unknown
+-- queued -> ready, where the workers that knew the target are gone and others live: dispatch will block it.
+WITH nodes AS MATERIALIZED (
+    SELECT node.pool_id, node.known_targets FROM beatkeeper_worker_node node
+    WHERE node.state = 'active' AND node.last_beat_at > %(now)s - make_interval(secs => node.lease_seconds)
+), locked AS MATERIALIZED (
+    SELECT live.id FROM beatkeeper_live_run live
+    WHERE live.state = 'queued' AND live.queued_at < %(now)s - make_interval(secs => %(lease)s)
+      AND EXISTS (SELECT FROM nodes WHERE nodes.pool_id = live.pool_id)
+      AND NOT EXISTS (SELECT FROM nodes WHERE nodes.pool_id = live.pool_id
+                      AND live.target_key = ANY (nodes.known_targets))
+    ORDER BY live.id LIMIT 1000 FOR UPDATE OF live SKIP LOCKED
+)
+UPDATE beatkeeper_live_run live SET state = 'ready' FROM locked WHERE live.id = locked.id;

@@ -1,0 +1,82 @@
+"""The side bar of the admin, and what every page of it loads."""
+
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.http import HttpRequest
+from django.templatetags.static import static
+from django.urls import reverse
+
+from auditlog.models import AuditEntry
+from jobs.models import ApiKey, Calendar, Declaration, Job, JobVersion, Membership, Pool, Role, Stop, Tenant
+from jobs.staff import is_superuser, list_of, may_act
+from runs.models import Attempt, Lane, LiveRun, MissedSpan, Run, SchedulerNode, WorkerNode
+
+# Title, icon and page; no page stands for the dashboard.
+Entry = tuple[str, str, Any]
+OF_ALL: list[tuple[str, list[Entry]]] = [
+    (
+        "Work",
+        [
+            ("Jobs", "schedule", Job),
+            ("Runs", "history", Run),
+            ("Unfinished runs", "pending_actions", LiveRun),
+            ("Pauses and blackouts", "pause_circle", Stop),
+        ],
+    ),
+    (
+        "Details",
+        [
+            ("Attempts", "replay", Attempt),
+            ("Missed times", "event_busy", MissedSpan),
+            ("Versions of jobs", "difference", JobVersion),
+            ("Declared in code", "code", Declaration),
+            ("Calendars", "calendar_month", Calendar),
+        ],
+    ),
+    (
+        "Platform",
+        [
+            ("Schedulers", "timer", SchedulerNode),
+            ("Workers", "memory", WorkerNode),
+            ("Lanes", "swap_horiz", Lane),
+            ("Pools", "hub", Pool),
+        ],
+    ),
+    (
+        "Access",
+        [
+            ("Tenants", "groups", Tenant),
+            ("API keys", "key", ApiKey),
+            ("Memberships", "badge", Membership),
+            ("Users", "person", User),
+            ("Audit trail", "policy", AuditEntry),
+        ],
+    ),
+]
+OF_OPERATORS = (SchedulerNode, User)
+
+
+def navigation(request: HttpRequest) -> list[dict[str, Any]]:
+    groups: list[tuple[str, list[Entry]]] = [("", [("Dashboard", "monitoring", None)])]
+    if may_act(request, None, Role.VIEWER):
+        groups += OF_ALL
+    hidden = () if is_superuser(request) else OF_OPERATORS
+    return [
+        {"title": title, "items": [item(request, *entry) for entry in entries if entry[2] not in hidden]}
+        for title, entries in groups
+    ]
+
+
+def item(request: HttpRequest, title: str, icon: str, model: Any) -> dict[str, Any]:
+    url = list_of(model) if model else reverse("admin:index")
+    active = request.path == url if model is None else request.path.startswith(url)
+    return {"title": title, "icon": icon, "link": url, "active": active}
+
+
+def stylesheet(request: HttpRequest) -> str:
+    return static("jobs/admin.css")
+
+
+def favicon(request: HttpRequest) -> str:
+    return static("jobs/favicon.svg")
