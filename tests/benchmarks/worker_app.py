@@ -1,0 +1,17 @@
+"""The app of the real workers of the benchmarks; their one task does nothing."""
+
+import os
+from typing import Any
+
+from celery import Celery
+
+from scheduler_project.sdk.app import Beatkeeper
+
+app = Celery("bench", broker=os.environ.get("SAMPLE_BROKER_URL", "memory://"))
+app.conf.update(broker_connection_retry_on_startup=True, worker_hijack_root_logger=False)
+keeper = Beatkeeper(app, pool="default", log_store=os.environ.get("LOG_STORE_URL"))
+
+
+@app.task(name="bench.noop")
+def noop(**_: Any) -> None:
+    """Whatever it is given."""
