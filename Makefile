@@ -4,7 +4,6 @@
 MAKEFLAGS += --no-print-directory
 PYTHON ?= python3
 PORT ?= 8000
-TESTS ?= tests
 export PYTHON
 
 help: ## list these commands
@@ -30,10 +29,10 @@ lint: venv-dev ## the checks alone: format, lint, types, import rules, migration
 	@echo "format, lint, imports, types, migrations and OpenAPI are in order"
 
 pytest: venv-dev
-	@.venv/bin/pytest -m "not chaos and not bench" $(TESTS)
+	@$(if $(TESTS),.venv/bin/pytest -m "not chaos" $(TESTS),.venv/bin/python -m tests.side_by_side)
 
-bench: venv-dev ## measure throughput and latency
-	@.venv/bin/python -m tests.bring_up .venv/bin/pytest -m bench tests
+bench: venv-dev ## measure throughput and latency (NAME=trigger; without a name: what there is)
+	@$(if $(NAME),.venv/bin/python -m tests.bring_up) .venv/bin/python -m tests.benchmarks $(NAME)
 
 chaos: venv-dev ## kill, stop and cut off processes for a long while
 	@.venv/bin/python -m tests.bring_up .venv/bin/pytest -m chaos tests

@@ -12,8 +12,10 @@ from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 from django.conf import settings
+from django.contrib.auth import get_user_model
 from django.db import connection
 from django.db.backends.postgresql.operations import DatabaseOperations
+from django.test import Client
 
 from tests.leftovers import delete_queues
 from tests.private_pgbouncer import PrivatePgbouncer
@@ -22,6 +24,12 @@ from tests.private_rabbitmq import PrivateRabbitMQ
 from tests.processes import CHECKOUT, Processes
 
 broker_used = pytest.StashKey[bool]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--behind-pooler", action="store_true", help="Django's connection leads through a transaction pooler"
+    )
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -46,6 +54,22 @@ def _flush_by_deleting() -> Iterator[None]:
 
     with patch.object(DatabaseOperations, "sql_flush", sql_flush):
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _behind_pooler(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Whatever goes by Django's connection, the worker's ledger too, when asked for on the command line."""
+    if not request.config.getoption("behind_pooler"):
+        yield
+        return
+    request.getfixturevalue("django_db_setup")
+    name = str(connection.settings_dict["NAME"])
+    with PrivatePgbouncer(pgbouncer(), with_database(os.environ["DATABASE_URL"], name)) as pooler:
+        there = {"HOST": "127.0.0.1", "PORT": str(pooler.port)}
+        with patch.dict(connection.settings_dict, there):
+            yield
+            with request.getfixturevalue("django_db_blocker").unblock():
+                connection.close()
 
 
 @pytest.fixture
@@ -126,11 +150,15 @@ def chromium() -> str:
 @pytest.fixture
 def pooled_database_url(database_url: str) -> Iterator[str]:
     """The test database through a transaction pooler of two server connections."""
+    with PrivatePgbouncer(pgbouncer(), database_url) as pooler:
+        yield pooler.url
+
+
+def pgbouncer() -> str:
     program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
     if program is None:
         pytest.skip("no pgbouncer on this machine: apt-get install pgbouncer")
-    with PrivatePgbouncer(program, database_url) as pooler:
-        yield pooler.url
+    return program
 
 
 def with_database(url: str, name: str) -> str:
@@ -140,3 +168,10 @@ def with_database(url: str, name: str) -> str:
 def migrate(database_url: str) -> None:
     command = [sys.executable, "manage.py", "migrate", "--verbosity", "0"]
     subprocess.run(command, cwd=CHECKOUT, env={**os.environ, "DATABASE_URL": database_url}, check=True)
+
+
+@pytest.fixture
+def staff(client: Client) -> Client:
+    """Somebody who may do everything in the admin."""
+    client.force_login(get_user_model().objects.create_superuser("olga", password="x"))
+    return client

@@ -7,15 +7,30 @@ from uuid import UUID, uuid4
 
 from django.contrib.auth.models import User
 
-from jobs.models import JOB_SLICES, ApiKey, Job, JobClock, JobVersion, Membership, Pool, Role, Tenant
+from jobs.models import (
+    JOB_SLICES,
+    ApiKey,
+    Effect,
+    Job,
+    JobClock,
+    JobVersion,
+    Membership,
+    Pool,
+    Role,
+    Stop,
+    StopKind,
+    Tenant,
+)
 from jobs.services import create_job
 from jobs.tenants import create_key
 from runs.models import JobGate, Lane, LiveRun, Run, WorkerNode
+from runs.overlap import GATED
 from runs.states import FinalState, LiveState, Trigger
 from scheduler_project.sdk.ids import created_run_id, run_id
 
 TASK = "tests.succeeds"
 numbers = count(1)
+used: set[datetime] = set()
 
 
 def now() -> datetime:
@@ -71,9 +86,19 @@ def make_job(
         }
     )
     JobClock.objects.create(job=job, slice=job.id.int % JOB_SLICES, next_run_at=next_run_at)
-    if max_concurrency:
+    if max_concurrency or job.spec.overlap in GATED:
         JobGate.objects.create(job=job, max_running=max_concurrency)
     return job
+
+
+def make_stop(**fields: Any) -> Stop:
+    """A pause of everything since an hour ago, unless told otherwise."""
+    values = {
+        "kind": StopKind.PAUSE,
+        "effect": Effect.CATCH_UP,
+        "begins_at": now() - timedelta(hours=1),
+    }
+    return Stop.objects.create(**{**values, **fields})
 
 
 def make_worker(pool: Pool, **fields: Any) -> WorkerNode:
@@ -103,7 +128,7 @@ def make_run(
     **live: Any,
 ) -> LiveRun:
     """An unfinished run. The database refuses to begin in the middle, so it walks there by legal moves."""
-    planned_at = planned_at or now() - timedelta(milliseconds=next(numbers))
+    planned_at = planned_at or _unused_instant()
     spec = job.spec
     shared = {
         "tenant": job.tenant,
@@ -120,7 +145,7 @@ def make_run(
         "available_at": planned_at,
         "rank": rank,
         "target_key": spec.target_key,
-        "gated": spec.max_concurrency is not None,
+        "gated": spec.max_concurrency is not None or spec.overlap in GATED,
         **live,
     }
     born = state if state in (LiveState.DELAYED, LiveState.BLOCKED) else LiveState.READY
@@ -130,6 +155,15 @@ def make_run(
     for step in _way_to(state):
         LiveRun.objects.filter(run=run).update(**_belongings(step, worker or None, live))
     return LiveRun.objects.get(run=run)
+
+
+def _unused_instant() -> datetime:
+    """A moment ago; of one job no two runs are planned for the same."""
+    instant = now()
+    while instant in used:
+        instant -= timedelta(milliseconds=1)
+    used.add(instant)
+    return instant
 
 
 def _way_to(state: str) -> list[LiveState]:

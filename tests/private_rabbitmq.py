@@ -98,6 +98,27 @@ class PrivateRabbitMQ:
             _kill_group(self._server)
             self._server = None
 
+    def suspend(self) -> None:
+        """Nothing answers any more and no connection is closed, as behind a network that drops packets."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._server is not None:
+            os.killpg(self._server.pid, number)
+
+    def replace(self) -> None:
+        """Another, empty broker at the same address."""
+        self.ctl("stop_app")
+        self.ctl("force_reset")
+        self.ctl("start_app")
+        self.ctl("await_startup")
+        if self.vhost != "/":
+            self.ctl("add_vhost", self.vhost)
+            self.ctl("set_permissions", "--vhost", self.vhost, "guest", ".*", ".*", ".*")
+
     def is_alive(self) -> bool:
         return self._server is not None and self._server.poll() is None
 

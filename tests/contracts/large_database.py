@@ -43,13 +43,13 @@ INSERT INTO beatkeeper_job_version (job_id, version, target, target_key, schedul
            'demo.hello', '{"every": 3600}', 60000, 'allow_all', '{"policy": "last", "window": 86400}',
            '{"max_attempts": 4, "backoff": "exponential", "base": 10, "cap": 3600}', '{}', now(), ''
     FROM beatkeeper_job;
-INSERT INTO beatkeeper_job_clock (job_id, slice, next_run_at)
+INSERT INTO beatkeeper_job_clock (job_id, slice, next_run_at, priority)
     SELECT id, get_byte(uuid_send(id), 15) & 63,
            CASE WHEN n <= %(due)s THEN now() - make_interval(secs => random() * 30)
-                ELSE now() + make_interval(secs => 60 + random() * 86400) END
-    FROM (SELECT id, row_number() OVER () AS n FROM beatkeeper_job) numbered;
-INSERT INTO beatkeeper_lane (pool_id, tenant_id, queue, "window", day_count, share)
-    SELECT 1, i, 'bk.default.tenant-' || i || '.v1', 0, 0, 0 FROM generate_series(1, %(tenants)s) i;
+                ELSE now() + make_interval(secs => 60 + random() * 86400) END, priority
+    FROM (SELECT id, priority, row_number() OVER () AS n FROM beatkeeper_job) numbered;
+INSERT INTO beatkeeper_lane (pool_id, tenant_id, queue, "window", day_count)
+    SELECT 1, i, 'bk.default.tenant-' || i || '.v1', 0, 0 FROM generate_series(1, %(tenants)s) i;
 INSERT INTO beatkeeper_worker_node
         (incarnation, name, pool_id, host, pid, slots, known_targets, state, resources, held)
     SELECT gen_random_uuid(), 'worker-' || i, 1, 'host', i, 100, '{demo.hello}', 'active', '{}', '{}'

@@ -7,18 +7,30 @@ from typing import Any
 import psycopg
 import pytest
 
-from runs.queries import SQL
+from runs.queries import SQL, array, quoted
+from runs.slices import connect
 from scheduler_project.sdk.ids import attempt_id
+from scheduler_project.sdk.postgres import SQL as LEDGER
 from tests.contracts.plans import Cost, cost_of
 from tests.factories import now
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 POOL = {"pool": 1}
+BLOCKED = """
+INSERT INTO beatkeeper_live_run
+    (id, tenant_id, pool_id, job_id, version, trigger, planned_at, priority, available_at, rank, target_key,
+     state, reason, gated)
+SELECT gen_random_uuid(), job.tenant_id, 1, job.id, 1, 'schedule', now(), 500, now(), 0, 'demo.hello',
+       'blocked', 'not exported', true
+FROM beatkeeper_job job CROSS JOIN generate_series(1, 100) WHERE job.id = ANY (%s)
+"""
+SLOW = {"Seq Scan on beatkeeper_live_run", "Index Scan on beatkeeper_live_run"}
 
 
 @pytest.fixture
 def connection(large: str) -> Iterator[Connection]:
-    with psycopg.connect(large, autocommit=True, prepare_threshold=None) as connection:
+    """As schedulers work on it."""
+    with connect(large, "dispatch", 30) as connection:
         yield connection
 
 
@@ -53,13 +65,35 @@ def test_the_best_of_each_lane_are_read_in_rank_order(connection: Connection) ->
         "SELECT DISTINCT tenant_id FROM beatkeeper_live_run WHERE state = 'ready' LIMIT 500"
     )
     tenants = [row[0] for row in rows]
-    values = {**POOL, "tenants": tenants, "places": [2] * len(tenants)}
-    assert_reads(cost_of(connection, SQL["best_ready"], values), buffers_per_row=15)
+    values = {**POOL, "tenants": tenants, "places": [2] * len(tenants), "need_tags": True}
+    assert_reads(cost_of(connection, SQL["best_ready"], values), buffers_per_row=20)
 
 
-def test_runs_are_marked_by_key(connection: Connection) -> None:
-    ids = _ids(connection, "ready", 500)
-    assert_reads(cost_of(connection, SQL["mark_queued"], {"ids": ids}), buffers_per_row=90)
+@pytest.mark.parametrize("name", ["mark_queued", "mark_blocked"])
+def test_runs_are_marked_where_they_lie(connection: Connection, name: str) -> None:
+    places = _places(connection, 500)
+    values = {"places": array(places, quoted), "reasons": ["paused"] * len(places)}
+    cost = cost_of(connection, SQL[name], values)
+    assert cost.buffers <= 40 * len(places), cost
+    assert "Tid Scan on beatkeeper_live_run" in cost.scans and not cost.scans & SLOW, cost
+
+
+def test_what_came_back_unclaimed_is_found_among_all_that_is_ready(connection: Connection) -> None:
+    values = {**POOL, "midnight": now(), "most": 2000}
+    cost = cost_of(connection, SQL["take_back"], values)
+    assert cost.buffers <= 20, cost
+
+
+def test_lanes_are_read_with_their_tenants_at_once(connection: Connection) -> None:
+    tenants = [row[0] for row in connection.execute("SELECT tenant_id FROM beatkeeper_lane LIMIT 500")]
+    values = {**POOL, "shared": True, "tenants": tenants}
+    assert_reads(cost_of(connection, SQL["lanes"], values), buffers_per_row=8)
+
+
+def test_a_pool_is_read_without_counting_tenants(connection: Connection) -> None:
+    lanes = connection.execute("SELECT count(*) FROM beatkeeper_lane").fetchall()[0][0]
+    cost = cost_of(connection, SQL["pool"], POOL)
+    assert cost.buffers <= lanes / 50 + 20, cost
 
 
 def test_delays_that_are_over_are_found_among_those_that_are_not(connection: Connection) -> None:
@@ -114,7 +148,7 @@ def test_a_lost_attempt_touches_the_partition_of_its_run(connection: Connection)
 
 def test_a_cancel_touches_the_partitions_of_its_runs(connection: Connection) -> None:
     ids = _ids(connection, "delayed", 1)
-    values = {"ids": ids, "first": min(ids), "last": max(ids), "reason": "no"}
+    values = {"ids": ids, "first": min(ids), "last": max(ids), "reason": "no", "hard": False}
     cost = cost_of(connection, SQL["cancel_live_runs"], values)
     assert cost.rows == 1
     assert len(cost.partitions) <= 1, cost
@@ -123,7 +157,65 @@ def test_a_cancel_touches_the_partitions_of_its_runs(connection: Connection) -> 
 
 def test_jobs_with_blocked_runs_are_found_without_the_rest(connection: Connection) -> None:
     values = {"reason": "concurrency", "after": "00000000-0000-0000-0000-000000000000", "most": 200}
-    assert cost_of(connection, SQL["jobs_blocked_for"], values).buffers <= 20
+    assert cost_of(connection, SQL["jobs_blocked_for"], values).buffers <= 100
+
+
+@pytest.mark.parametrize(
+    ("statement", "max_running"), [(SQL["release_gated"], 1), (LEDGER["release_blocked"], 1)]
+)
+def test_the_release_of_a_job_with_a_limit_does_not_walk_through_its_backlog(
+    connection: Connection, statement: str, max_running: int
+) -> None:
+    with connection.transaction(force_rollback=True):
+        job = _backlog_of_one_job(connection, 3000)
+        values = {"jobs": [job], "job_id": job, "max_running": max_running}
+        cost = cost_of(connection, statement, values)
+    assert cost.buffers <= 300, cost
+    assert not cost.partitions, cost
+
+
+def test_the_places_of_jobs_with_a_limit_are_counted_without_their_backlogs(connection: Connection) -> None:
+    """Also before the next ANALYZE tells that they are many."""
+    with connection.transaction(force_rollback=True):
+        found = connection.execute("SELECT id FROM beatkeeper_job LIMIT 60").fetchall()
+        jobs = [job for (job,) in found]
+        connection.execute(BLOCKED, [jobs])
+        cost = cost_of(connection, SQL["occupied_gates"], {"jobs": jobs})
+    assert cost.buffers <= 12 * len(jobs), cost
+
+
+def test_the_runs_of_a_job_under_a_stop_are_not_walked_through_to_see_that_it_holds(
+    connection: Connection,
+) -> None:
+    with connection.transaction(force_rollback=True):
+        job = _backlog_of_one_job(connection, 3000, "paused")
+        connection.execute('UPDATE beatkeeper_job SET tags = \'{"team": "pay"}\' WHERE id = %s', [job])
+        connection.execute(
+            "INSERT INTO beatkeeper_stop (kind, effect, tag_name, tag_value, note, begins_at, lifted_by, created_by)"
+            " VALUES ('pause', 'hold', 'team', 'pay', '', now(), '', '')"
+        )
+        values = {"jobs": [job], "reason": "paused", "now": now() + timedelta(seconds=1), "most": 500}
+        cost = cost_of(connection, SQL["release_unstopped"], values)
+    assert cost.buffers <= 100, cost
+
+
+def _backlog_of_one_job(connection: Connection, count: int, reason: str = "concurrency") -> Any:
+    job = connection.execute("SELECT id FROM beatkeeper_job LIMIT 1").fetchall()[0][0]
+    connection.execute("INSERT INTO beatkeeper_job_gate (job_id, max_running) VALUES (%s, 1)", [job])
+    connection.execute(
+        "UPDATE beatkeeper_live_run SET job_id = %s, state = 'blocked', reason = %s WHERE id IN"
+        " (SELECT id FROM beatkeeper_live_run WHERE state = 'ready' LIMIT %s)",
+        [job, reason, count],
+    )
+    connection.execute("ANALYZE beatkeeper_live_run")
+    return job
+
+
+def _places(connection: Connection, count: int) -> list[str]:
+    rows = connection.execute(
+        "SELECT ctid::text FROM beatkeeper_live_run WHERE state = 'ready' ORDER BY id LIMIT %s", [count]
+    )
+    return [row[0] for row in rows]
 
 
 def _ids(connection: Connection, state: str, count: int) -> list[Any]:

@@ -21,3 +21,14 @@ def test_all_our_tables_carry_our_name() -> None:
     assert all(table.startswith("beatkeeper_") for table in tables)
     with connection.cursor() as cursor:
         assert tables <= set(connection.introspection.table_names(cursor))
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("table", "column"), [("beatkeeper_lane", "share"), ("beatkeeper_pool", "paused_at")]
+)
+def test_processes_of_the_version_before_find_their_columns(table: str, column: str) -> None:
+    with connection.cursor() as cursor:
+        assert column in {
+            found.name for found in connection.introspection.get_table_description(cursor, table)
+        }

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from runs.queries import SQL
-from scheduler_project.sdk.ids import run_id
+from scheduler_project.sdk.ids import EPOCH, run_id
 from tests.contracts.plans import cost_of
 from tests.factories import now
 
@@ -30,7 +30,7 @@ def test_the_idle_probe_reads_one_index_entry_a_slice(connection: Connection) ->
 
 
 def test_a_batch_of_due_clocks_is_not_sorted_out_of_all_that_is_due(connection: Connection) -> None:
-    values = {"slices": HELD, "now": now(), "share": BATCH // len(HELD)}
+    values = {"slices": HELD, "since": EPOCH, "until": now(), "share": BATCH // len(HELD)}
     cost = cost_of(connection, SQL["lock_due_clocks"], values)
     assert cost.rows > 500, cost
     assert cost.buffers_per_row <= 8, cost
@@ -39,7 +39,7 @@ def test_a_batch_of_due_clocks_is_not_sorted_out_of_all_that_is_due(connection: 
 
 
 def test_jobs_of_a_batch_are_read_by_key_and_touch_no_partition(connection: Connection) -> None:
-    cost = cost_of(connection, SQL["jobs_of_clocks"], {"jobs": _due(connection, BATCH)})
+    cost = cost_of(connection, SQL["jobs_of_clocks"], {"jobs": _due(connection, BATCH), "need_tags": True})
     assert cost.rows == BATCH
     assert cost.buffers_per_row <= 25, cost
     assert not cost.partitions
@@ -83,6 +83,7 @@ def _new_runs(connection: Connection) -> dict[str, list[Any]]:
     shared = {
         "tenant_id": 1, "version": 1, "pool_id": 1, "trigger": "schedule", "planned_at": at, "priority": 500,
         "state": None, "available_at": at, "rank": 1, "target_key": "demo.hello", "gated": False,
+        "live_state": "ready", "reason": "", "wake_at": None,
     }  # fmt: skip
     columns = {name: [value] * BATCH for name, value in shared.items()}
     return {**columns, "id": [run_id(job, at) for job in jobs], "job_id": jobs}

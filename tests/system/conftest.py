@@ -50,6 +50,21 @@ def platform_with_own_database(
         whole.end_everything()
 
 
+@pytest.fixture
+def platform_with_own_servers(
+    private_database_url: str,
+    private_rabbitmq: PrivateRabbitMQ,
+    processes: Processes,
+    tmp_path: Path,
+    django_db_blocker: DjangoDbBlocker,
+) -> Iterator[Platform]:
+    """Its PostgreSQL and its RabbitMQ may be stopped, also both at once."""
+    with django_db_blocker.unblock(), django_at(private_database_url):
+        whole = Platform(processes, tmp_path, private_database_url, private_rabbitmq.url)
+        yield whole
+        whole.end_everything()
+
+
 @contextmanager
 def django_at(url: str) -> Iterator[None]:
     """Services called in this process work on the database of the processes we start."""

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID
@@ -32,6 +33,7 @@ from scheduler_project.sdk.slots import FREE, SlotTable
 from tests.factories import make_pool, make_tenant, post_job
 from tests.processes import Processes, RealProcess
 from tests.sample_tasks import journal
+from tests.system.ledger_checker import check
 from tests.waiting import wait_until
 
 T = TypeVar("T")
@@ -154,7 +156,7 @@ class Platform:
             "celery", "-A", "scheduler_project", "beat", "-l", "info", env=self.env(), name="scheduler"
         )
 
-    def worker(self, slots: int = 2, app: str = "tests.sample_tasks", name: str = "") -> Worker:
+    def worker(self, slots: int = 2, app: str = "tests.sample_tasks", name: str = "", **env: str) -> Worker:
         self._workers += 1
         name = name or f"w{self._workers}@{settings.TEST_ID}-{self.folder.name}"
         spool = self.spool / str(self._workers)
@@ -162,7 +164,7 @@ class Platform:
             "celery",
             *("-A", app, "worker", "-l", "info", "-c", str(slots), "-n", name, "-Q", self.own_queue),
             *("--without-gossip", "--without-mingle"),
-            env={**self.env(), "BEATKEEPER_SPOOL_DIR": str(spool)},
+            env={**self.env(), "BEATKEEPER_SPOOL_DIR": str(spool), **env},
             name=f"worker-{self._workers}",
         )
         return Worker(process, name, spool)
@@ -278,6 +280,13 @@ class Platform:
         wanted = {str(run["id"]): 1 for run in runs}
         assert {run: began[run] for run in wanted} == wanted
         assert {run: ended[run] for run in wanted} == wanted
+
+    def assert_each_planned_time_has_one_run(self, until: datetime) -> None:
+        """By the independent checker's own arithmetic (promises 2 and 3)."""
+        with psycopg.connect(self.database_url, autocommit=True, connect_timeout=5) as session:
+            verdict = check(session, until)
+        assert verdict.ok, verdict
+        assert verdict.expected > 0
 
     def assert_one_attempt_at_a_time(self) -> None:
         """Promise 4, by the bodies' own lines: none met another alive, and none was seen after the next began."""

@@ -1,25 +1,37 @@
-"""The API in production: a real server, many callers, two database connections in a transaction pool."""
+"""Two database connections in a transaction pool: API and workers share them, a scheduler refuses them."""
 
+import itertools
 import json
+import os
+import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
+from uuid import UUID, uuid4
 
 import pytest
+from django.db import connection
 
 from auditlog.models import AuditEntry
-from jobs.models import Job, JobVersion
-from runs.models import LiveRun, Run
-from tests.factories import job_spec, make_key, make_pool, make_tenant
+from jobs.models import Job, JobVersion, Pool, Tenant
+from runs.models import Attempt, LiveRun, Run, WorkerNode
+from runs.states import LiveState
+from scheduler_project.sdk.ledger import Beat, Lane, WorkerInfo
+from scheduler_project.sdk.outcomes import Outcome
+from scheduler_project.sdk.postgres import PostgresLedger
+from scheduler_project.sdk.retries import Verdict
+from tests.factories import TASK, job_spec, make_job, make_key, make_pool, make_run, make_tenant, now
 from tests.ports import free_port
-from tests.processes import PYTHON, Processes
+from tests.processes import CHECKOUT, PYTHON, Processes, RealProcess
 from tests.waiting import wait_until
 
 CALLERS = 8
 ROUNDS = 3
+RUNS = 40
+ENDS_SESSIONS = "test_the_ledger_opens_a_new_connection_after_its_own_was_cut"
 
 
 class Api:
@@ -109,3 +121,95 @@ def test_what_was_answered_201_survives_the_death_of_the_server(api: Api, proces
     assert status == 201
     processes.stop_all()
     assert Job.objects.get(pk=job["id"]).clock.next_run_at is not None
+
+
+# The worker's side.
+
+
+def test_many_workers_share_two_connections_of_a_transaction_pooler(pooled_database_url: str) -> None:
+    pool, tenant = make_pool(slug="default"), make_tenant()
+    job, limited = make_job(tenant, pool), make_job(tenant, pool, max_concurrency=2)
+    runs = [make_run(one, LiveState.QUEUED).pk for one in (job, limited) for _ in range(RUNS)]
+    with ThreadPoolExecutor(CALLERS) as workers:
+        claimed = list(workers.map(lambda number: work_off(pooled_database_url, number), range(CALLERS)))
+    assert sorted(run for one in claimed for run in one) == sorted(runs)
+    assert not LiveRun.objects.exists()
+    assert Run.objects.filter(state="succeeded").count() == Attempt.objects.count() == len(runs)
+    assert WorkerNode.objects.filter(state="left").count() == CALLERS
+
+
+def work_off(url: str, number: int) -> list[UUID]:
+    """One worker's day; every claim is asked for twice, and every end told twice."""
+    ledger = PostgresLedger(url)
+    info = WorkerInfo(uuid4(), f"worker-{number}", "default", "host", 1, 1, [TASK])
+    ledger.register(info)
+    lane = Lane(0, Pool.objects.get().pk, Tenant.objects.get().pk, "")
+    done: list[UUID] = []
+    beats = itertools.count(1)
+    while claim := ledger.claim(info.incarnation, uuid4(), lane, [TASK]):
+        assert ledger.claim(info.incarnation, claim.token, lane, [TASK], again=True) == claim
+        beat = next(beats)
+        answer = ledger.heartbeat(Beat(info.incarnation, beat, beat - 1, 1, 1, 0, [claim.token], False))
+        assert answer.known and not answer.gone
+        ended = Outcome("succeeded", now(), now())
+        assert ledger.report(claim, ended, Verdict("succeeded")) == "succeeded"
+        assert ledger.report(claim, ended, Verdict("succeeded")) == "succeeded"
+        done.append(claim.run_id)
+    ledger.leave(info.incarnation)
+    ledger.close()
+    connection.close()
+    return done
+
+
+EVERY_API_TEST = ["tests/jobs", "tests/runs", "-k", "test_api or test_ledger"]
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        pytest.param(["tests/runs/test_ledger.py", "tests/runs/test_api_runs.py"], id="worker and runs"),
+        pytest.param(EVERY_API_TEST, id="all", marks=pytest.mark.chaos),
+    ],
+)
+def test_the_tests_of_the_api_and_of_the_worker_pass_behind_a_pooler(chosen: list[str]) -> None:
+    """In a process of its own: there Django's connection, and with it the ledger's, leads through one."""
+    # That one ends every session of the server, the pooler's among them.
+    command = [PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--behind-pooler", *chosen]
+    command += ["--deselect", f"tests/runs/test_ledger.py::{ENDS_SESSIONS}"]
+    env = {**os.environ, "BEATKEEPER_TEST_ID": f"{os.environ['BEATKEEPER_TEST_ID']}p"}
+    done = subprocess.run(command, cwd=CHECKOUT, env=env, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout[-3000:]
+
+
+# The scheduler's.
+
+
+def test_a_scheduler_refuses_to_start_behind_a_transaction_pooler_and_says_why(
+    pooled_database_url: str, processes: Processes
+) -> None:
+    for direct in (None, pooled_database_url):
+        beat = start_beat(processes, pooled_database_url, direct)
+        assert beat.wait(40) == 1
+        told = beat.text()
+        assert "The scheduler does not start: DATABASE_DIRECT_URL leads through a transaction pooler" in told
+        assert "Set it to PostgreSQL itself; DATABASE_URL may stay with the pooler." in told
+        assert "Traceback" not in told
+
+
+def test_a_scheduler_goes_past_the_pooler_that_the_rest_goes_through(
+    pooled_database_url: str, database_url: str, processes: Processes
+) -> None:
+    job = make_job(next_run_at=now(), spec={"schedule": {"every": 1}})
+    beat = start_beat(processes, pooled_database_url, database_url)
+    wait_until(lambda: Run.objects.filter(job=job).exists(), 40, f"a run; it wrote:\n{beat.text()[-3000:]}")
+    assert beat.is_alive()
+
+
+def start_beat(processes: Processes, url: str, direct: str | None) -> RealProcess:
+    env = {
+        "DJANGO_SETTINGS_MODULE": "scheduler_project.settings",
+        "DATABASE_URL": url,
+        "DATABASE_DIRECT_URL": direct,
+        "CELERY_BROKER_URL": "",
+    }
+    return processes.python("celery", "-A", "scheduler_project", "beat", "-l", "info", env=env, name="beat")

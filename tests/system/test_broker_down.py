@@ -13,13 +13,15 @@ LATEST = timedelta(milliseconds=500)
 
 
 @pytest.mark.parametrize(
-    "seconds", [12, pytest.param(60, marks=pytest.mark.chaos)], ids=["short", "a minute"]
+    "seconds",
+    [8, pytest.param(30, marks=pytest.mark.chaos), pytest.param(60, marks=pytest.mark.chaos)],
+    ids=["short", "half a minute", "a minute"],
 )
 def test_runs_happen_on_time_while_rabbitmq_is_stopped(
     platform_with_own_broker: Platform, private_rabbitmq: PrivateRabbitMQ, seconds: int
 ) -> None:
     platform = platform_with_own_broker
-    platform.scheduler()
+    schedulers = [platform.scheduler(), platform.scheduler()]
     worker = platform.worker(slots=4)
     jobs = [platform.post(schedule={"every": 1}) for _ in range(JOBS)]
     platform.wait(lambda: by_permit(platform, worker), 30, "runs to start")
@@ -47,6 +49,8 @@ def test_runs_happen_on_time_while_rabbitmq_is_stopped(
     platform.wait(lambda: by_permit(platform, worker, back_at), 30, "permits to flow again")
     assert {run["state"] for run in all_of(platform, planned)} == {"succeeded"}
     platform.assert_each_ran_once(planned)
+    platform.assert_each_planned_time_has_one_run(over)
+    assert all(scheduler.is_alive() for scheduler in schedulers)
 
 
 def by_permit(platform: Platform, worker: Worker, since: float = 0.0) -> bool:

@@ -39,6 +39,7 @@ def test_schedulers_and_workers_survive_a_crash_of_postgresql(
         assert planned == Counter(seconds_between(first[job.pk], last[job.pk]))
         assert {(run["state"], run["attempts"]) for run in platform.runs(job)} == {("succeeded", 1)}
         platform.assert_each_ran_once(platform.runs(job))
+    platform.assert_each_planned_time_has_one_run(min(last.values()))
     platform.assert_one_attempt_at_a_time()
     assert all(process.is_alive() for process in everybody)
 

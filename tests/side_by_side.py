@@ -1,0 +1,57 @@
+"""The suite in two sessions at once: `python -m tests.side_by_side`. Most of it waits for processes, not for CPUs.
+
+Each session has a name, a database, queues and private servers of its own, as two people's would. What the second
+one prints follows the first one's.
+"""
+
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tests import leftovers
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+# Real processes, killed and waited for: about half of the time.
+SYSTEM = ("tests/system", "tests/benchmarks")
+SESSIONS = (SYSTEM, ("tests", *(f"--ignore={folder}" for folder in SYSTEM)))
+DEFAULT_DATABASE = "postgresql://root@127.0.0.1:5432/postgres"
+DEFAULT_BROKER = "amqp://guest:guest@127.0.0.1:5672//"
+
+
+def main() -> int:
+    names = [secrets.token_hex(4) for _ in SESSIONS]
+    with tempfile.TemporaryFile() as later:
+        running = [
+            subprocess.Popen(command(paths), cwd=CHECKOUT, env=environment(name), stdout=output)
+            for name, paths, output in zip(names, SESSIONS, (None, later), strict=True)
+        ]
+        try:
+            codes = [session.wait() for session in running]
+        finally:
+            for name, session in zip(names, running, strict=True):
+                session.terminate()
+                session.wait()
+                clean_up(name)
+        later.seek(0)
+        sys.stdout.write(later.read().decode(errors="replace"))
+    return max(codes)
+
+
+def command(paths: tuple[str, ...]) -> list[str]:
+    return [sys.executable, "-m", "pytest", "-m", "not chaos", "--durations=12", *paths]
+
+
+def environment(name: str) -> dict[str, str]:
+    return {**os.environ, "BEATKEEPER_TEST_ID": name}
+
+
+def clean_up(name: str) -> None:
+    database = os.environ.get("DATABASE_URL", DEFAULT_DATABASE)
+    leftovers.remove(name, database, os.environ.get("BEATKEEPER_TEST_BROKER_URL", DEFAULT_BROKER))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
