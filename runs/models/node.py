@@ -1,0 +1,73 @@
+"""Workers and schedulers, as they tell of themselves."""
+
+import uuid
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.db.models.functions import Now
+
+
+class NodeState(models.TextChoices):
+    ACTIVE = "active"
+    DRAINING = "draining"
+    SUSPECT = "suspect"
+    LOST = "lost"
+    LEFT = "left"
+
+
+class WorkerNode(models.Model):
+    """One incarnation of a worker. The lease is the node's, not the run's."""
+
+    incarnation = models.UUIDField(primary_key=True, default=uuid.uuid4)
+    name = models.CharField(max_length=200)
+    pool = models.ForeignKey("beatkeeper_jobs.Pool", models.CASCADE, related_name="nodes")
+    host = models.CharField(max_length=200)
+    pid = models.IntegerField()
+    slots = models.PositiveIntegerField()
+    busy = models.PositiveIntegerField(db_default=0)
+    foreign_busy = models.PositiveIntegerField(db_default=0)
+    known_targets = ArrayField(models.CharField(max_length=200), default=list)
+    resources = models.JSONField(default=dict)
+    region = models.CharField(max_length=60, blank=True, db_default="")
+    state = models.CharField(max_length=8, choices=NodeState.choices, db_default=NodeState.ACTIVE)
+    version = models.CharField(max_length=40, blank=True, db_default="")
+    started_at = models.DateTimeField(db_default=Now())
+    beat_no = models.BigIntegerField(db_default=0)
+    last_beat_at = models.DateTimeField(db_default=Now())
+    previous_beat_at = models.DateTimeField(db_default=Now())
+    held = ArrayField(models.UUIDField(), default=list)
+    held_until = models.DateTimeField(null=True)
+    # As its guard reckons: what the platform believes of a worker must not differ from what the worker does.
+    lease_seconds = models.FloatField(db_default=30.0)
+    # How far its machine's clock is ahead of the database's.
+    skew_ms = models.FloatField(null=True)
+
+    class Meta:
+        db_table = "beatkeeper_worker_node"
+        indexes = [models.Index(fields=["pool", "state"], name="worker_node_pool_idx")]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class SchedulerNode(models.Model):
+    """One incarnation of a scheduler, as it tells of itself; nothing depends on it."""
+
+    incarnation = models.UUIDField(primary_key=True, default=uuid.uuid4)
+    host = models.CharField(max_length=200)
+    pid = models.IntegerField()
+    job_slices = models.PositiveIntegerField(db_default=0)
+    pools = models.PositiveIntegerField(db_default=0)
+    rescues = models.BooleanField(db_default=False)
+    # Seconds since the last successful pass and the longest of late, by loop.
+    loops = models.JSONField(default=dict)
+    skew_ms = models.FloatField(null=True)
+    started_at = models.DateTimeField(db_default=Now())
+    last_seen_at = models.DateTimeField(db_default=Now())
+    left_at = models.DateTimeField(null=True)
+
+    class Meta:
+        db_table = "beatkeeper_scheduler_node"
+
+    def __str__(self) -> str:
+        return f"{self.host} {self.pid}"
