@@ -1,0 +1,98 @@
+"""Every Celery release that a code base may have: the same worker, with real processes and a real broker."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.processes import PYTHON, Processes, RealProcess
+from tests.sdk.celery_stage import CeleryStage
+from tests.sdk.celery_versions import RELEASES, installed
+from tests.waiting import wait_until
+
+ONCE = {"max_attempts": 1}
+
+
+class OldStage(CeleryStage):
+    """Its worker imports another Celery than ours."""
+
+    site = Path()
+
+    def environment(self, **changes: str) -> dict[str, str]:
+        return super().environment(PYTHONPATH=str(self.site), **changes)
+
+    def celery(self) -> str:
+        code = "import celery, kombu, billiard; print(celery.__version__, celery.__file__)"
+        told = subprocess.run(
+            [PYTHON, "-c", code], env={**os.environ, **self.environment()}, capture_output=True, text=True
+        )
+        return told.stdout
+
+
+@pytest.fixture(params=list(RELEASES))
+def stage(
+    request: pytest.FixtureRequest, processes: Processes, tmp_path: Path, broker_url: str
+) -> Iterator[OldStage]:
+    stage = OldStage(processes, tmp_path, broker_url)
+    stage.site = installed(request.param)
+    assert stage.celery().startswith(request.param) and str(stage.site) in stage.celery()
+    yield stage
+    processes.stop_all()
+    stage.close()
+
+
+def test_runs_retries_cancels_and_survives_a_killed_child(stage: OldStage) -> None:
+    """In one worker, because it is the start of one that takes long."""
+    worker = stage.worker(2)
+    assert stage.wait_for_end(stage.add_permitted_run("tests.succeeds", 7))["result"] == 7
+    retried_by_platform(stage)
+    cancelled_while_it_runs(stage)
+    killed_child(stage)
+    the_hosts_own_task_runs(stage)
+    worker.send(signal.SIGTERM)
+    assert worker.wait() == 0
+    assert all(state["left"] for state in stage.ledger.workers().values())
+    assert_quiet(worker)
+
+
+def retried_by_platform(stage: OldStage) -> None:
+    end = stage.wait_for_end(stage.add_permitted_run("tests.retries", 3))
+    assert (end["next"], end["error_line"], end["retry_after"]) == ("delayed", "later", 3)
+    assert stage.wait_for_end(stage.add_permitted_run("tests.autoretries"))["retry_after"] == 3
+
+
+def cancelled_while_it_runs(stage: OldStage) -> None:
+    run = stage.add_permitted_run("tests.sleeps", 60, retry=ONCE)
+    stage.wait_for_event("sleeps", run)
+    stage.ledger.change_run(run, cancel=True)
+    assert stage.wait_for_end(run)["next"] == "cancelled"
+
+
+def killed_child(stage: OldStage) -> None:
+    run = stage.add_permitted_run("tests.dies", retry=ONCE)
+    end = stage.wait_for_end(run)
+    assert (end["error_class"], "last words" in stage.log_of(end)) == ("worker_lost", True)
+    hung = stage.add_permitted_run("tests.hangs", timeout=0.5, retry=ONCE)
+    assert stage.wait_for_end(hung)["error_class"] == "timeout"
+    assert stage.wait_for_end(stage.add_permitted_run())["next"] == "succeeded"
+
+
+def the_hosts_own_task_runs(stage: OldStage) -> None:
+    before = len(stage.events("succeeds"))
+    stage.send("tests.succeeds", 1)
+    wait_until(lambda: len(stage.events("succeeds")) == before + 1, 20, "the host's own task")
+
+
+def assert_quiet(worker: RealProcess) -> None:
+    """Nothing of ours broke unseen."""
+    text = worker.text()
+    for trouble in (
+        "Permits: connection lost",
+        "The heartbeat failed",
+        "The guard ended",
+        "unexpected error",
+    ):
+        assert trouble not in text, text[-4000:]
