@@ -11,7 +11,9 @@ from .job import (
     JobStatus,
     JobVersion,
     Overlap,
+    RunRequest,
 )
+from .secrets import Secret
 from .time import Calendar, Effect, PlannedChange, Stop, StopKind
 
 __all__ = [
@@ -31,6 +33,8 @@ __all__ = [
     "PlannedChange",
     "Pool",
     "Role",
+    "RunRequest",
+    "Secret",
     "Stop",
     "StopKind",
     "Tenant",

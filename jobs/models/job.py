@@ -2,6 +2,7 @@
 
 import uuid
 
+from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.indexes import GinIndex
 from django.db import models
 from django.db.models import F, Q
@@ -107,8 +108,12 @@ class JobVersion(models.Model):
     overlap = models.CharField(max_length=16, choices=Overlap.choices, default=Overlap.SKIP)
     catch_up = models.JSONField()
     retry = models.JSONField()
+    # After so many failures in a row runs are held for a while; null: never.
+    breaker = models.JSONField(null=True)
     max_concurrency = models.PositiveIntegerField(null=True)
     resources = models.JSONField(default=dict)
+    # Those the target refers to, so that nobody deletes one in use.
+    secret_names = ArrayField(models.CharField(max_length=64), default=list, db_default=[])
     # Intervals count from here: the instant of the edit that set the schedule, or the schedule's own start.
     anchor_at = models.DateTimeField()
     created_at = models.DateTimeField(db_default=Now())
@@ -130,7 +135,10 @@ class JobVersion(models.Model):
                 fields=["calendar", "job"],
                 condition=Q(calendar__isnull=False),
                 name="job_version_calendar_idx",
-            )
+            ),
+            GinIndex(
+                fields=["secret_names"], condition=~Q(secret_names=[]), name="job_version_secret_names_idx"
+            ),
         ]
 
     def __str__(self) -> str:
@@ -170,9 +178,16 @@ class Declaration(models.Model):
     pool = models.ForeignKey(Pool, models.CASCADE)
     name = models.CharField(max_length=120)
     spec = models.JSONField()
+    # The code base, by the name of its Celery app: what it no longer declares, it has removed.
+    source = models.CharField(max_length=200, blank=True, db_default="")
     declared_at = models.DateTimeField(db_default=Now())
     applied_at = models.DateTimeField(null=True, blank=True)
+    # Taken back by its code base: the job is cancelled.
+    withdrawn_at = models.DateTimeField(null=True, blank=True)
     error = models.TextField(blank=True)
+    job = models.ForeignKey(Job, models.SET_NULL, null=True, blank=True, related_name="declarations")
+    # What the job was after this had been applied; whoever changed it since has made it drift.
+    applied = models.JSONField(null=True, blank=True)
 
     class Meta:
         db_table = "beatkeeper_declaration"
@@ -183,6 +198,39 @@ class Declaration(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class RunRequest(models.Model):
+    """A run that code asks for, at once or at an instant, on its way through the same services as everybody's."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    tenant = models.ForeignKey(Tenant, models.CASCADE)
+    pool = models.ForeignKey(Pool, models.CASCADE)
+    # The same key again is the same request.
+    key = models.CharField(max_length=200)
+    # The one-time job as the API takes it; of a run at once: the declared job's name and the input.
+    spec = models.JSONField()
+    at = models.DateTimeField(null=True, blank=True)
+    requested_at = models.DateTimeField(db_default=Now())
+    cancel_requested_at = models.DateTimeField(null=True, blank=True)
+    # Looked at by the platform; a request to cancel that comes later is looked at again.
+    applied_at = models.DateTimeField(null=True, blank=True)
+    error = models.TextField(blank=True, db_default="")
+    job = models.ForeignKey(Job, models.SET_NULL, null=True, blank=True, related_name="+")
+    run = models.UUIDField(null=True, blank=True)
+
+    class Meta:
+        db_table = "beatkeeper_run_request"
+        constraints = [models.UniqueConstraint(fields=["tenant", "key"], name="run_request_once_per_key")]
+        indexes = [
+            models.Index(
+                fields=["requested_at"], condition=Q(applied_at=None), name="run_request_waiting_idx"
+            ),
+            models.Index(fields=["requested_at"], name="run_request_age_idx"),
+        ]
+
+    def __str__(self) -> str:
+        return self.key
 
 
 class IdempotentRequest(models.Model):
