@@ -1,0 +1,41 @@
+"""What a tenant keeps secret: encrypted with a key that is never in the database."""
+
+from django.db import models
+from django.db.models.functions import Now
+
+from .access import Tenant
+
+
+class SecretQuerySet(models.QuerySet["Secret"]):
+    def of(self, tenant: Tenant) -> "SecretQuerySet":
+        return self.filter(tenant=tenant)
+
+
+class Secret(models.Model):
+    """Jobs refer to it as `${secret:NAME}`; only a claim of one of their runs decrypts it."""
+
+    id = models.AutoField(primary_key=True)
+    tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="secrets")
+    name = models.CharField(max_length=64)
+    # It names tenant and secret inside: copied to another row it opens nowhere.
+    ciphertext = models.TextField(editable=False)
+    key_id = models.CharField(max_length=12, editable=False)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    created_by = models.CharField(max_length=200, blank=True, editable=False)
+    updated_at = models.DateTimeField(db_default=Now(), editable=False)
+    updated_by = models.CharField(max_length=200, blank=True, editable=False)
+    # By a claim, written once an hour at most: a busy secret must not become a busy row.
+    last_used_at = models.DateTimeField(null=True, blank=True, editable=False)
+
+    objects = SecretQuerySet.as_manager()
+
+    class Meta:
+        db_table = "beatkeeper_secret"
+        constraints = [models.UniqueConstraint(fields=["tenant", "name"], name="secret_name_once_per_tenant")]
+        indexes = [
+            models.Index(fields=["tenant", "-created_at", "-id"], name="secret_newest_first_idx"),
+            models.Index(fields=["key_id"], name="secret_key_idx"),
+        ]
+
+    def __str__(self) -> str:
+        return self.name

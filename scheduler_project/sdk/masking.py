@@ -1,0 +1,123 @@
+"""Takes secrets out of texts: as they are, and as programs write them on their way into a text."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+MASK = "***"
+SHORTEST_SECRET = 4
+# Of a secret of several lines, each is masked alone: that is how they come into a log.
+SHORTEST_PART = 8
+# What is left of a secret where a text was cut off.
+SHORTEST_BEGINNING = 6
+
+
+class Masker:
+    """Masks longer forms first, so that none is left over around a shorter one."""
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        forms = {form for secret in secrets if len(secret) >= SHORTEST_SECRET for form in forms_of(secret)}
+        self._forms = sorted(forms, key=lambda form: (-len(form), form))
+        self._pattern = re.compile("|".join(map(re.escape, self._forms)))
+        self.longest = len(self._forms[0]) if self._forms else 0
+
+    def __repr__(self) -> str:
+        return "Masker()"
+
+    def __bool__(self) -> bool:
+        return bool(self._forms)
+
+    def __call__(self, text: str) -> str:
+        return self._pattern.sub(MASK, text) if self._forms else text
+
+    def shortened(self, text: str, length: int) -> str:
+        """At most so much of it, and of no secret the beginning."""
+        text = self(text)
+        return text if len(text) <= length else self.without_beginning(text[:length])
+
+    def without_beginning(self, text: str) -> str:
+        """Of a text that was cut off: without the piece of a secret at its end."""
+        longest = max((_overlap(text, form) for form in self._forms), default=0)
+        return text[: len(text) - longest] + MASK if longest else text
+
+    def cut(self, text: str) -> int:
+        """Where a text that goes on may be cut, so that no secret is cut through."""
+        at = max(0, len(text) - max(0, self.longest - 1))
+        if self._forms:
+            for found in self._pattern.finditer(text):
+                if found.start() < at < found.end():
+                    return found.end()
+        return at
+
+    def value(self, value: Any) -> Any:
+        """Of what JSON can hold, also the names and the numbers."""
+        if not self._forms:
+            return value
+        if isinstance(value, str):
+            return self(value)
+        if isinstance(value, dict):
+            return {self(str(name)): self.value(item) for name, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.value(item) for item in value]
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return MASK if self(str(value)) != str(value) else value
+        return value
+
+
+def unmasked(text: str) -> str:
+    return text
+
+
+Mask = Callable[[str], str]
+
+
+def forms_of(secret: str) -> Iterator[str]:
+    parts = [line.strip() for line in secret.splitlines() if len(line.strip()) >= SHORTEST_PART]
+    for text in {secret, *parts}:
+        yield text
+        yield from _escaped(text)
+        yield from _url_encoded(text)
+    data = secret.encode("utf-8", "surrogatepass")
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        yield from _base64(data, encode)
+
+
+def _escaped(text: str) -> Iterator[str]:
+    """As JSON, as Python's repr of a text and of bytes, as HTML."""
+    yield json.dumps(text)[1:-1]
+    yield json.dumps(text, ensure_ascii=False)[1:-1]
+    yield repr(text)[1:-1]
+    yield repr(text.encode("utf-8", "surrogatepass"))[2:-1]
+    yield html.escape(text)
+
+
+def _url_encoded(text: str) -> Iterator[str]:
+    for encode in (quote, quote_plus):
+        for safe in ("/", ""):
+            encoded = encode(text, safe=safe, errors="surrogatepass")
+            yield encoded
+            yield re.sub(r"%[0-9A-F]{2}", lambda found: found[0].lower(), encoded)
+
+
+def _base64(data: bytes, encode: Callable[[bytes], bytes]) -> Iterator[str]:
+    """Whatever stands before it: three alignments, of each the characters that are all the secret's.
+    And those at the end of everything."""
+    for before in range(3):
+        encoded = encode(b"\0" * before + data).decode()
+        first, last = -(-before * 8 // 6), (before + len(data)) * 8 // 6
+        yield encoded[first:last]
+        yield encoded[first:].rstrip("=")
+
+
+def _overlap(text: str, form: str) -> int:
+    """How much of the beginning of a form stands at the end of the text."""
+    for length in range(min(len(form) - 1, len(text)), SHORTEST_BEGINNING - 1, -1):
+        if text.endswith(form[:length]):
+            return length
+    return 0

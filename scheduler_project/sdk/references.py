@@ -1,0 +1,69 @@
+"""`${secret:NAME}` in the strings of a target or an input: found, and replaced by what it stands for.
+
+`$${secret:` is the text `${secret:` itself. Everything else that has a dollar in it is left as it is. What replaces
+a reference is not read again: a secret that looks like a reference is no reference.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+LEAD = "${secret:"
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
+FOUND = re.compile(r"(?P<escape>\$?)\$\{secret:(?P<name>[^{}]*)(?P<end>\}?)")
+
+
+class SecretMissing(Exception):
+    """The run needs a secret that its tenant does not have."""
+
+
+class SecretUnreadable(Exception):
+    """The secret is there, and this process cannot decrypt it."""
+
+
+def strings_in(value: Any) -> Iterator[str]:
+    """The values, at any depth. Names of an object are none: nothing is replaced in them."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from strings_in(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from strings_in(item)
+
+
+def references_in(text: str) -> Iterator[str]:
+    """The name as it is written, also one that cannot be; an empty one for a reference without an end."""
+    if LEAD in text:
+        for found in FOUND.finditer(text):
+            if not found["escape"]:
+                yield found["name"] if found["end"] else ""
+
+
+def names_in(*values: Any) -> list[str]:
+    return sorted({name for value in values for text in strings_in(value) for name in references_in(text)})
+
+
+def resolved(value: Any, secrets: Mapping[str, str], written: Callable[[str], str] = str) -> Any:
+    """A copy with every reference replaced by the secret, as it is `written` there."""
+    if isinstance(value, str):
+        return _resolved_text(value, secrets, written) if LEAD in value else value
+    if isinstance(value, dict):
+        return {name: resolved(item, secrets, written) for name, item in value.items()}
+    if isinstance(value, list):
+        return [resolved(item, secrets, written) for item in value]
+    return value
+
+
+def _resolved_text(text: str, secrets: Mapping[str, str], written: Callable[[str], str]) -> str:
+    def put(found: re.Match[str]) -> str:
+        if found["escape"]:
+            return found[0][1:]
+        if found["name"] not in secrets:
+            raise SecretMissing(f"The secret {found['name'][:64]} does not exist")
+        return written(secrets[found["name"]])
+
+    return FOUND.sub(put, text)
