@@ -28,10 +28,11 @@ class Trigger(models.TextChoices):
     CATCH_UP = "catch_up"
     MANUAL = "manual"
     RETRY = "retry"
+    REDRIVE = "redrive"
 
 
 LIVE_MOVES: dict[LiveState, frozenset[LiveState]] = {
-    LiveState.DELAYED: frozenset({LiveState.READY}),
+    LiveState.DELAYED: frozenset({LiveState.READY, LiveState.BLOCKED}),
     LiveState.READY: frozenset({LiveState.QUEUED, LiveState.BLOCKED, LiveState.DELAYED}),
     LiveState.QUEUED: frozenset({LiveState.RUNNING, LiveState.READY}),
     LiveState.RUNNING: frozenset({LiveState.DELAYED, LiveState.READY, LiveState.WAITING_CALLBACK}),

@@ -25,6 +25,11 @@ class Tenant(models.Model):
     daily_quota = models.PositiveIntegerField(
         null=True, blank=True, help_text="Runs handed over per day (UTC), per pool."
     )
+    retry_budget = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        help_text="Retries let go per minute, over all pools; empty: as many as fall due.",
+    )
     allowed_hosts = ArrayField(
         models.CharField(max_length=260),
         default=list,
@@ -40,6 +45,7 @@ class Tenant(models.Model):
                 condition=Q(weight__gte=1, weight__lte=100), name="tenant_weight_1_to_100"
             ),
             models.CheckConstraint(condition=Q(rate_limit__gt=0), name="tenant_rate_limit_positive"),
+            models.CheckConstraint(condition=Q(retry_budget__gt=0), name="tenant_retry_budget_positive"),
         ]
 
     def __str__(self) -> str:
@@ -94,6 +100,11 @@ class Role(models.TextChoices):
     VIEWER = "viewer"
     OPERATOR = "operator"
     ADMIN = "admin"
+    WORKER = "worker"
+
+
+# A worker is no person: its role is a key's alone.
+ROLES_OF_PEOPLE = [choice for choice in Role.choices if choice[0] != Role.WORKER]
 
 
 class ApiKey(models.Model):
@@ -103,6 +114,14 @@ class ApiKey(models.Model):
     prefix = models.CharField(max_length=16, unique=True, editable=False)
     digest = models.CharField(max_length=64, editable=False)
     role = models.CharField(max_length=8, choices=Role.choices, default=Role.ADMIN)
+    pool = models.ForeignKey(
+        Pool,
+        models.CASCADE,
+        null=True,
+        blank=True,
+        related_name="keys",
+        help_text="Of a worker's key: the one pool whose runs it may take.",
+    )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     expires_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True)
@@ -110,6 +129,12 @@ class ApiKey(models.Model):
 
     class Meta:
         db_table = "beatkeeper_api_key"
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(role="worker", pool__isnull=False) | (~Q(role="worker") & Q(pool__isnull=True)),
+                name="api_key_of_worker_has_pool",
+            )
+        ]
 
     def __str__(self) -> str:
         return f"{self.name} ({self.prefix}…)"
@@ -119,7 +144,7 @@ class Membership(models.Model):
     id = models.AutoField(primary_key=True)
     user = models.ForeignKey("auth.User", models.CASCADE, related_name="memberships")
     tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="memberships")
-    role = models.CharField(max_length=8, choices=Role.choices, default=Role.VIEWER)
+    role = models.CharField(max_length=8, choices=ROLES_OF_PEOPLE, default=Role.VIEWER)
 
     class Meta:
         db_table = "beatkeeper_membership"

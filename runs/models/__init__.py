@@ -1,5 +1,7 @@
 """What happened and is happening."""
 
+from runs.models.breaker import Breaker, BreakerState, RetryBudget
+from runs.models.dead_letter import DeadLetter, Decision, Redrive, RedriveState
 from runs.models.lane import JobGate, Lane
 from runs.models.missed import MissedSpan, SpanState
 from runs.models.node import NodeState, SchedulerNode, WorkerNode
@@ -8,6 +10,10 @@ from runs.models.run import Attempt, AttemptOutcome, Ending, ErrorClass, LiveRun
 __all__ = [
     "Attempt",
     "AttemptOutcome",
+    "Breaker",
+    "BreakerState",
+    "DeadLetter",
+    "Decision",
     "Ending",
     "ErrorClass",
     "JobGate",
@@ -15,6 +21,9 @@ __all__ = [
     "LiveRun",
     "MissedSpan",
     "NodeState",
+    "Redrive",
+    "RedriveState",
+    "RetryBudget",
     "Run",
     "SchedulerNode",
     "SpanState",

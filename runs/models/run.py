@@ -155,6 +155,12 @@ class LiveRun(models.Model):
                 condition=Q(state="blocked", reason="concurrency"),
                 name="live_run_limited_idx",
             ),
+            # Of a tenant with a budget of retries, the next to go, however many wait for it.
+            models.Index(
+                fields=["tenant", "rank"],
+                condition=Q(state="blocked", reason="retry budget"),
+                name="live_run_budget_idx",
+            ),
             # Of a job, the oldest planned time first: the ids of scheduled runs are in this order.
             models.Index(
                 fields=["reason", "job", "run"], condition=Q(state="blocked"), name="live_run_blocked_idx"
