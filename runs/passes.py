@@ -4,7 +4,7 @@ import logging
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import datetime
 
 from django.conf import settings
@@ -18,17 +18,16 @@ from runs import upkeep
 from runs.brokers import queue_version
 from runs.catch_up import MOST_JOBS, CaughtUp, catch_up_once
 from runs.dispatch import Dispatched, PoolMemory, dispatch_pool
+from runs.holding import Holding
 from runs.pace import Pace
 from runs.publish import Publishers
 from runs.queries import change, rows
 from runs.rescue import Rescued, RescueMemory, rescue_once
-from runs.slices import JOBS, POOLS, RESCUE, LockSession, LostLocks, SliceSet
+from runs.slices import JOBS, POOLS, RESCUE, LockSession, LostLocks
 from runs.trigger import NoPartition, Triggered, trigger_due
 
 logger = logging.getLogger(__name__)
 
-# What a scheduler that leaves gives back is taken over within so long.
-BALANCE_SECONDS = 0.25
 PASS_SECONDS = 0.1
 TRIGGER_SECONDS = 0.05
 IDLE_SECONDS = 0.25
@@ -45,40 +44,6 @@ DECLARATIONS_AT_ONCE = 20
 RESUMES_SECONDS = 0.5
 CALENDARS_SECONDS = 0.5
 DAY_SECONDS = 86_400.0
-
-
-class Holding:
-    """A share of the slices of one kind, balanced from time to time."""
-
-    def __init__(self, session: LockSession, kind: int, universe: Iterable[int]) -> None:
-        self.session = session
-        self.slices = SliceSet(session, kind, universe)
-        self._balanced_at = 0.0
-
-    def balance(self) -> bool:
-        """Whether the slices held are others than before."""
-        if time.monotonic() - self._balanced_at < BALANCE_SECONDS:
-            return False
-        before = set(self.slices.held)
-        self._look_around()
-        self.slices.balance()
-        self._balanced_at = time.monotonic()
-        return before != self.slices.held
-
-    def _look_around(self) -> None:
-        """For kinds whose universe changes."""
-
-    def holds(self) -> int:
-        return len(self.slices.held)
-
-    def end(self) -> None:
-        """Nothing: what is half done was rolled back, and the slices go with the session."""
-
-    def now(self) -> datetime:
-        pid, now = rows(self.session.connection, "session_and_time")[0]
-        if pid != self.session.pid:
-            raise LostLocks(LostLocks.__doc__)
-        return now  # type: ignore[no-any-return]
 
 
 class Triggering(Holding):

@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 from jobs.database_clock import database_now
 from jobs.models import JOB_SLICES, Pool
 from runs import slices
+from runs.holding import BALANCE_SECONDS
 from runs.models import SchedulerNode
-from runs.passes import BALANCE_SECONDS
 from runs.presence import SILENT_SECONDS, troubles_of
 from runs.publish import AWAY, UNKNOWN
 from runs.queries import SQL

@@ -9,8 +9,9 @@ from django.core.exceptions import ImproperlyConfigured, ValidationError
 
 from jobs.models import Pool
 from runs.brokers import CLASSIC, QUORUM, known_brokers, queue_version
+from runs.holding import BALANCE_SECONDS
 from runs.models import Lane, LiveRun
-from runs.passes import BALANCE_SECONDS, Dispatching
+from runs.passes import Dispatching
 from runs.permits import Permit
 from runs.publish import AWAY, UNKNOWN
 from runs.slices import LockSession
