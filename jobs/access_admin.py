@@ -3,6 +3,7 @@
 from datetime import datetime, timezone
 from typing import Any
 
+from django import forms
 from django.contrib import admin, messages
 from django.contrib.auth.admin import UserAdmin
 from django.contrib.postgres.fields import ArrayField
@@ -17,6 +18,7 @@ from unfold.widgets import UnfoldAdminTextInputWidget
 from jobs import platform, tenants
 from jobs.display import NOTHING, moment
 from jobs.models import ApiKey, Pool, Role, Tenant
+from jobs.refusals import Refused
 from jobs.staff import (
     BAD,
     GOOD,
@@ -33,6 +35,7 @@ from jobs.staff import (
     list_of,
     own_tenants,
     page_of,
+    sentence,
     telling,
 )
 
@@ -141,19 +144,31 @@ class PoolAdmin(KeptByOperators):
         return go_to(request, page_of(pool))
 
 
+class ApiKeyForm(forms.ModelForm):  # type: ignore[type-arg]
+    def clean(self) -> dict[str, Any]:
+        given = super().clean() or {}
+        if "tenant" in given and "role" in given and "pool" in given:
+            try:
+                tenants.check_pool_of_key(given["tenant"], Role(given["role"]), given["pool"])
+            except Refused as refusal:
+                self.add_error("pool", f"{sentence(refusal.detail)}: {refusal.hint}.")
+        return given
+
+
 class ApiKeyAdmin(OfOwnTenants):
-    list_display = ("name", "tenant", "shown_prefix", "role", "shown_state", "expires", "last_used")
+    form = ApiKeyForm
+    list_display = ("name", "tenant", "shown_prefix", "role", "pool", "shown_state", "expires", "last_used")
     list_filter = (("tenant", OwnRelated), ("role", ChoicesDropdownFilter))
     search_fields = ("name", "prefix")
-    list_select_related = ("tenant",)
+    list_select_related = ("tenant", "pool")
     ordering = ("-id",)
-    autocomplete_fields = ("tenant",)
-    fields = (("tenant", "name"), ("role", "expires_at"))
+    autocomplete_fields = ("tenant", "pool")
+    fields = (("tenant", "name"), ("role", "pool"), "expires_at")
     actions_detail = ["revoke"]
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return (
-            ("tenant", "name", "role", "shown_prefix", "shown_state", "expires", "last_used")
+            ("tenant", "name", "role", "pool", "shown_prefix", "shown_state", "expires", "last_used")
             if obj
             else self.fields
         )
@@ -169,7 +184,7 @@ class ApiKeyAdmin(OfOwnTenants):
         return key is not None and key.revoked_at is None and may_manage(request, key.tenant_id)
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
-        key, text = tenants.create_key(obj.tenant, obj.name, Role(obj.role), obj.expires_at)
+        key, text = tenants.create_key(obj.tenant, obj.name, Role(obj.role), obj.expires_at, obj.pool)
         obj.pk, obj.prefix, obj.text = key.pk, key.prefix, text
 
     def response_add(

@@ -15,11 +15,12 @@ from django.db.models.functions import Now
 from auditlog.actions import Action
 from auditlog.record import record
 from jobs.database_clock import database_now
-from jobs.models import ApiKey, Membership, Role, Tenant
+from jobs.input_checks import refused
+from jobs.models import ApiKey, Membership, Pool, Role, Tenant
 
 KEY_TEXT = re.compile(r"bk_([0-9a-f]{12})_[A-Za-z0-9_-]{43}")
 USE_NOTED_EVERY = timedelta(minutes=1)
-# What a role includes besides itself.
+# What a person's role includes besides itself. A worker's includes nothing, and is in no other.
 RANK = {Role.VIEWER: 0, Role.OPERATOR: 1, Role.ADMIN: 2}
 # Compared with when no key has the prefix, so that the answer takes as long.
 NO_DIGEST = "0" * 64
@@ -27,16 +28,38 @@ NO_DIGEST = "0" * 64
 
 @transaction.atomic
 def create_key(
-    tenant: Tenant, name: str, role: Role = Role.ADMIN, expires_at: datetime | None = None
+    tenant: Tenant,
+    name: str,
+    role: Role = Role.ADMIN,
+    expires_at: datetime | None = None,
+    pool: Pool | None = None,
 ) -> tuple[ApiKey, str]:
     """The key's text is returned this once; only its digest is kept."""
+    check_pool_of_key(tenant, role, pool)
     prefix, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
     text = f"bk_{prefix}_{secret}"
     key = ApiKey.objects.create(
-        tenant=tenant, name=name, role=role, prefix=prefix, digest=_digest(text), expires_at=expires_at
+        tenant=tenant,
+        name=name,
+        role=role,
+        pool=pool,
+        prefix=prefix,
+        digest=_digest(text),
+        expires_at=expires_at,
     )
     record(Action.KEY_CREATED, key, tenant_id=tenant.pk, after=_key_facts(key))
     return key, text
+
+
+def check_pool_of_key(tenant: Tenant, role: Role, pool: Pool | None) -> None:
+    """A worker's key is for one pool that is open to its tenant; all others are for none."""
+    if role != Role.WORKER:
+        if pool is not None:
+            raise refused("pool", f"a key with the role {role} is for no pool", "leave the pool empty")
+    elif pool is None:
+        raise refused("pool", "a worker's key is for one pool", "name the pool whose runs it may take")
+    elif not Pool.objects.open_to(tenant).filter(pk=pool.pk).exists():
+        raise refused("pool", f"the pool {pool} is not open to {tenant}", "an operator opens pools to teams")
 
 
 @transaction.atomic
@@ -56,7 +79,9 @@ def revoke_key(key: ApiKey, reason: str = "") -> ApiKey:
 def find_key(text: str) -> ApiKey | None:
     """The valid key with this text: not revoked, not expired by the database's clock."""
     parts = KEY_TEXT.fullmatch(text)
-    keys = ApiKey.objects.select_related("tenant").filter(prefix=parts[1] if parts else "", revoked_at=None)
+    keys = ApiKey.objects.select_related("tenant", "pool").filter(
+        prefix=parts[1] if parts else "", revoked_at=None
+    )
     key = keys.filter(Q(expires_at=None) | Q(expires_at__gt=Now())).first()
     matches = hmac.compare_digest(key.digest if key else NO_DIGEST, _digest(text))
     return key if key and matches else None
@@ -70,7 +95,7 @@ def note_use(key: ApiKey, now: datetime) -> None:
 
 
 def may(role: str, needed: Role) -> bool:
-    return RANK[Role(role)] >= RANK[needed]
+    return role == needed or (role in RANK and needed in RANK and RANK[Role(role)] >= RANK[needed])
 
 
 @transaction.atomic
@@ -102,6 +127,7 @@ def _key_facts(key: ApiKey) -> dict[str, Any]:
         "name": key.name,
         "prefix": key.prefix,
         "role": key.role,
+        "pool": key.pool.slug if key.pool else None,
         "expires_at": key.expires_at.isoformat() if key.expires_at else None,
         "revoked_at": key.revoked_at.isoformat() if key.revoked_at else None,
     }

@@ -5,16 +5,16 @@ from typing import Any
 
 from django.test import Client
 
-from jobs.models import Role, Tenant
+from jobs.models import Pool, Role, Tenant
 from tests.factories import make_key
 
 PROBLEM = "application/problem+json"
 
 
 class Caller:
-    def __init__(self, tenant: Tenant, role: Role = Role.ADMIN) -> None:
+    def __init__(self, tenant: Tenant, role: Role = Role.ADMIN, pool: Pool | None = None) -> None:
         self.tenant = tenant
-        self.key, self.text = make_key(tenant, role)
+        self.key, self.text = make_key(tenant, role, pool=pool)
         self.client = Client(headers={"Authorization": f"Bearer {self.text}"}, raise_request_exception=False)
 
     def get(self, path: str, **query: Any) -> Any:

@@ -68,6 +68,15 @@ class RolePermission(BasePermission):
         return tenants.may(request.auth.role, needed)
 
 
+class WorkerPermission(BasePermission):
+    """The worker's protocol: for keys with the role worker, and for them alone."""
+
+    message = "this needs a key with the role worker"
+
+    def has_permission(self, request: Request, view: "APIView") -> bool:
+        return isinstance(request.auth, ApiKey) and tenants.may(request.auth.role, Role.WORKER)
+
+
 def key_of(request: Request) -> ApiKey:
     key = request.auth
     assert isinstance(key, ApiKey)  # noqa: S101 - RolePermission let nobody else in

@@ -1,4 +1,7 @@
-from django.db import migrations
+"""Workers that reach the platform over HTTPS belong to a tenant."""
+
+import django.db.models.deletion
+from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
@@ -7,4 +10,10 @@ class Migration(migrations.Migration):
         ('beatkeeper_runs', '0010_celery_beat'),
     ]
 
-    operations = []
+    operations = [
+        migrations.AddField(
+            model_name='workernode',
+            name='tenant',
+            field=models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='nodes', to='beatkeeper_jobs.tenant'),
+        ),
+    ]

@@ -21,6 +21,10 @@ class WorkerNode(models.Model):
     incarnation = models.UUIDField(primary_key=True, default=uuid.uuid4)
     name = models.CharField(max_length=200)
     pool = models.ForeignKey("beatkeeper_jobs.Pool", models.CASCADE, related_name="nodes")
+    # Of a worker that came with a tenant's key: it takes runs of that tenant alone.
+    tenant = models.ForeignKey(
+        "beatkeeper_jobs.Tenant", models.CASCADE, null=True, blank=True, related_name="nodes"
+    )
     host = models.CharField(max_length=200)
     pid = models.IntegerField()
     slots = models.PositiveIntegerField()

@@ -54,6 +54,7 @@ def test_roles_include_the_lower_ones() -> None:
         (Role.ADMIN, Role.VIEWER),
         (Role.ADMIN, Role.OPERATOR),
         (Role.ADMIN, Role.ADMIN),
+        (Role.WORKER, Role.WORKER),
     }
 
 
