@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import replace
 from uuid import UUID
 
-from .ledger import Ledger, LedgerUnavailable
+from .ledger import Ended, Ledger, LedgerUnavailable, given_back
 from .outcomes import Outcome
 from .runtime import Runtime
 from .spool import Letter
@@ -62,10 +62,10 @@ class Delivery(threading.Thread):
     def _tell(self, letter: Letter) -> None:
         claim = letter.claim
         if letter.outcome is None or letter.verdict is None:
-            state = self._ledger.give_back(claim)
+            ended = given_back(claim)
         else:
-            state = self._ledger.report(claim, self._with_log(letter, letter.outcome), letter.verdict)
-        if state is None:
+            ended = Ended(claim, self._with_log(letter, letter.outcome), letter.verdict)
+        if self._ledger.report([ended]).states == [None]:
             # The open log stays: it is all there is to read of this attempt.
             logger.warning("Run %s was no longer ours; its result changes nothing", claim.run_id)
             return

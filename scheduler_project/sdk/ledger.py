@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
-from uuid import UUID
+from uuid import UUID, uuid4
 
-from .outcomes import Outcome
+from .outcomes import Outcome, now_utc
 from .retries import Verdict
 
 
@@ -111,22 +111,80 @@ class Claim:
     traceparent: str = ""
 
 
+# As many runs as one claim may take.
+MOST_CLAIMS = 64
+GIVEN_BACK = "given_back"
+READY = "ready"
+
+
+def base_token() -> UUID:
+    """Names a batch: the claims of one ask have the tokens that follow, by `token_at`."""
+    return UUID(int=uuid4().int >> 8 << 8)
+
+
+def token_at(base: UUID, index: int) -> UUID:
+    return UUID(int=base.int + index)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """An ask for the next runs of a lane, of targets this worker knows: `most` at the most.
+
+    The claims get the tokens of `token` and what follows it, in the order of the runs' ranks.
+    """
+
+    incarnation: UUID
+    token: UUID
+    lane: Lane
+    known: Sequence[str]
+    most: int = 1
+
+    @property
+    def tokens(self) -> list[UUID]:
+        return [token_at(self.token, index) for index in range(self.most)]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What came of a claim, and what is to become of its run."""
+
+    claim: Claim
+    outcome: Outcome
+    verdict: Verdict
+
+
+def given_back(claim: Claim) -> Ended:
+    """The run goes back untried: the attempt does not count, the token is never used again."""
+    now = now_utc()
+    return Ended(claim, Outcome(GIVEN_BACK, now, now), Verdict(READY))
+
+
+@dataclass(frozen=True)
+class Told:
+    """`states` in the order of what was told: the run's new state, also when that was heard before; None: the
+    claim was no longer ours."""
+
+    states: list[str | None]
+    claims: list[Claim]
+
+
 class Ledger(Protocol):
     def register(self, info: WorkerInfo) -> list[Lane]:
         """Makes the incarnation known and returns the lanes of its pool."""
 
     def heartbeat(self, beat: Beat) -> Answer: ...
 
-    def claim(
-        self, incarnation: UUID, token: UUID, lane: Lane, known: Sequence[str], again: bool = False
-    ) -> Claim | None:
-        """The lane's next run, or None. After a lost answer ask `again` with the same token."""
+    def claim(self, wanted: Wanted, again: bool = False) -> list[Claim]:
+        """The lane's next runs, by rank; none: it is empty. After a lost answer ask `again` with the same token."""
 
-    def report(self, claim: Claim, outcome: Outcome, verdict: Verdict) -> str | None:
-        """The run's new state, also when this report was heard before; None: the claim was no longer ours."""
+    def report(self, ended: Sequence[Ended], wanted: Wanted | None = None) -> Told:
+        """Tells what came of claims, each by itself, and claims what is wanted in the same round trip.
+
+        After a lost answer the ends may be told again as they are; what was wanted is then asked for `again`.
+        """
 
     def give_back(self, claim: Claim) -> str | None:
-        """The run goes back untried: the attempt does not count, the token is never used again."""
+        """As a report of `given_back(claim)`; returns its state."""
 
     def leave(self, incarnation: UUID) -> None:
         """A clean stop: nothing is held any more."""

@@ -71,20 +71,21 @@ LIMIT %(most)s;
 SELECT known_targets FROM beatkeeper_worker_node WHERE incarnation = %(incarnation)s;
 
 -- name: claim
--- The lane's lowest-ranked queued run of a target we know becomes ours, if our incarnation lives. A run that is
--- held by a pause or a blackout, or no longer permitted in the pool, goes back to ready by the same statement.
+-- The lane's lowest-ranked queued runs of targets we know become ours, if our incarnation lives. A run that is held by
+-- a pause or a blackout, or no longer permitted in the pool, goes back to ready by the same statement. The tokens
+-- follow the ranks, and a run that is held takes none.
 WITH node AS MATERIALIZED (
     SELECT pool_id FROM beatkeeper_worker_node
     WHERE incarnation = %(worker)s AND state = 'active' AND pool_id = %(pool_id)s
       AND last_beat_at > clock_timestamp() - make_interval(secs => lease_seconds)
 ), picked AS MATERIALIZED (
-    SELECT live.id FROM beatkeeper_live_run live
+    SELECT live.id, live.rank FROM beatkeeper_live_run live
     WHERE live.state = 'queued' AND live.pool_id = %(pool_id)s AND live.tenant_id = %(tenant_id)s
       AND live.target_key = ANY (%(known)s) AND EXISTS (SELECT FROM node)
-    ORDER BY live.rank LIMIT 1
+    ORDER BY live.rank LIMIT %(most)s
     FOR UPDATE SKIP LOCKED
 ), looked_up AS (
-    SELECT picked.id, job.name AS job_name, version.target, version.timeout_ms, version.retry,
+    SELECT picked.id, picked.rank, job.name AS job_name, version.target, version.timeout_ms, version.retry,
            tenant.slug AS tenant, tenant.allowed_hosts,
            (job.status = 'paused' AND live.trigger IN ('schedule', 'catch_up'))
            OR EXISTS (SELECT FROM beatkeeper_stop stop
@@ -106,30 +107,33 @@ WITH node AS MATERIALIZED (
     JOIN beatkeeper_job_version version ON version.job_id = live.job_id AND version.version = live.version
     JOIN beatkeeper_tenant tenant ON tenant.id = live.tenant_id
     JOIN beatkeeper_pool pool ON pool.id = live.pool_id
+), numbered AS (
+    SELECT *, count(*) FILTER (WHERE NOT held) OVER (ORDER BY rank, id) AS place FROM looked_up
 ), moved AS (
     UPDATE beatkeeper_live_run live
     SET state = CASE WHEN held THEN 'ready' ELSE 'running' END,
         attempt = live.attempt + CASE WHEN held THEN 0 ELSE 1 END,
         claim_seq = live.claim_seq + CASE WHEN held THEN 0 ELSE 1 END,
-        claim_token = CASE WHEN held THEN NULL ELSE %(token)s::uuid END,
+        claim_token = CASE WHEN held THEN NULL ELSE (%(tokens)s::uuid[])[place] END,
         worker = CASE WHEN held THEN NULL ELSE %(worker)s::uuid END,
         claimed_at = CASE WHEN held THEN NULL ELSE clock_timestamp() END,
         started_at = CASE WHEN held THEN live.started_at ELSE coalesce(live.started_at, clock_timestamp()) END,
         wake_at = CASE WHEN held THEN NULL
                        ELSE clock_timestamp() + make_interval(secs => timeout_ms / 1000.0 + %(grace)s) END
-    FROM looked_up
-    WHERE live.id = looked_up.id
+    FROM numbered
+    WHERE live.id = numbered.id
     RETURNING live.*
 )
 SELECT moved.id AS run_id, moved.state, moved.claim_seq, moved.claim_token AS token, moved.worker AS incarnation,
        moved.attempt, moved.job_id, moved.version, moved.tenant_id, moved.trigger, moved.planned_at,
        moved.claimed_at, moved.input, moved.gated, moved.traceparent,
-       looked_up.job_name, looked_up.target, looked_up.timeout_ms, looked_up.retry, looked_up.tenant,
-       looked_up.allowed_hosts
-FROM moved JOIN looked_up USING (id);
+       numbered.job_name, numbered.target, numbered.timeout_ms, numbered.retry, numbered.tenant,
+       numbered.allowed_hosts
+FROM moved JOIN numbered USING (id)
+ORDER BY moved.claim_token;
 
 -- name: claim_again
--- The claim whose answer was lost, by the token it was asked with.
+-- The claims whose answer was lost, by the tokens they were asked with.
 SELECT live.id AS run_id, live.state, live.claim_seq, live.claim_token AS token, live.worker AS incarnation,
        live.attempt, live.job_id, live.version, live.tenant_id, live.trigger, live.planned_at, live.claimed_at,
        live.input, live.gated, live.traceparent,
@@ -139,7 +143,8 @@ FROM beatkeeper_live_run live
 JOIN beatkeeper_job job ON job.id = live.job_id
 JOIN beatkeeper_job_version version ON version.job_id = live.job_id AND version.version = live.version
 JOIN beatkeeper_tenant tenant ON tenant.id = live.tenant_id
-WHERE live.claim_token = %(token)s AND live.worker = %(worker)s AND live.state = 'running';
+WHERE live.claim_token = ANY (%(tokens)s::uuid[]) AND live.worker = %(worker)s AND live.state = 'running'
+ORDER BY live.claim_token;
 
 -- name: lock_gate
 -- Before a run of a job with a gate ends: whoever looks next sees it gone. Who is frozen with the gate in its hands
@@ -148,16 +153,26 @@ SELECT max_running, set_config('idle_in_transaction_session_timeout', '5s', true
 FROM beatkeeper_job_gate WHERE job_id = %(job_id)s FOR UPDATE;
 
 -- name: report
--- Ends or delays the run, or gives it back, if the claim is still ours; a failure of a run that somebody wants
--- cancelled is a cancellation. The attempt row is how a repeated report is recognised.
-WITH mine AS MATERIALIZED (
-    SELECT live.*,
-           CASE WHEN %(next_state)s <> 'succeeded' AND cancel_requested_at IS NOT NULL THEN 'cancelled'
-                ELSE %(next_state)s END AS next_state
-    FROM beatkeeper_live_run live
-    WHERE id = %(run_id)s AND claim_seq = %(claim_seq)s AND worker = %(worker)s
-      AND state IN ('running', 'waiting_callback')
-    FOR UPDATE
+-- Each of the told ends or delays its run, or gives it back, if the claim is still ours; a failure of a run that
+-- somebody wants cancelled is a cancellation. The attempt row is how a repeated report is recognised. The ids stand
+-- beside the table of runs once more, or every partition of it would be planned.
+WITH told AS MATERIALIZED (
+    SELECT * FROM unnest(
+        %(run_ids)s::uuid[], %(claim_seqs)s::int[], %(workers)s::uuid[], %(attempt_ids)s::uuid[],
+        %(next_states)s::text[], %(delays)s::float8[], %(outcomes)s::text[], %(results)s::jsonb[],
+        %(error_classes)s::text[], %(error_types)s::text[], %(error_lines)s::text[], %(fingerprints)s::text[],
+        %(exit_codes)s::int[], %(log_objects)s::text[], %(log_offsets)s::bigint[], %(log_lengths)s::bigint[]
+    ) AS told (run_id, of_claim, of_worker, attempt_id, wanted_state, delay, outcome, result, error_class, error_type,
+               error_line, fingerprint, exit_code, log_object, log_offset, log_length)
+), mine AS MATERIALIZED (
+    SELECT live.id, live.tenant_id, live.attempt, live.claim_seq, live.worker, live.state, live.claimed_at,
+           live.started_at, live.available_at, live.rank, live.gated, live.cancel_reason, told.*,
+           CASE WHEN wanted_state <> 'succeeded' AND cancel_requested_at IS NOT NULL THEN 'cancelled'
+                ELSE wanted_state END AS next_state
+    FROM told JOIN beatkeeper_live_run live ON live.id = told.run_id
+    WHERE live.claim_seq = of_claim AND live.worker = of_worker AND live.state IN ('running', 'waiting_callback')
+    ORDER BY live.id
+    FOR UPDATE OF live
 ), ended AS (
     DELETE FROM beatkeeper_live_run live USING mine
     WHERE live.id = mine.id AND mine.next_state NOT IN ('delayed', 'ready')
@@ -166,11 +181,11 @@ WITH mine AS MATERIALIZED (
     SET state = mine.next_state,
         attempt = CASE WHEN mine.next_state = 'ready' THEN live.attempt - 1 ELSE live.attempt END,
         reason = CASE WHEN mine.next_state = 'ready' THEN 'given back' ELSE 'retry' END,
-        available_at = clock_timestamp() + make_interval(secs => %(delay)s),
+        available_at = clock_timestamp() + make_interval(secs => mine.delay),
         rank = live.rank + (1000 * extract(epoch FROM
-            clock_timestamp() + make_interval(secs => %(delay)s) - live.available_at))::bigint,
+            clock_timestamp() + make_interval(secs => mine.delay) - live.available_at))::bigint,
         wake_at = CASE WHEN mine.next_state = 'ready' THEN NULL
-                       ELSE clock_timestamp() + make_interval(secs => %(delay)s) END,
+                       ELSE clock_timestamp() + make_interval(secs => mine.delay) END,
         worker = NULL, claim_token = NULL, claimed_at = NULL, queued_at = NULL
     FROM mine
     WHERE live.id = mine.id AND mine.next_state IN ('delayed', 'ready')
@@ -178,32 +193,34 @@ WITH mine AS MATERIALIZED (
     INSERT INTO beatkeeper_attempt
         (id, run_id, tenant_id, number, claim_seq, worker, worker_name, started_at, finished_at, outcome, next_state,
          error_class, error_type, error_line, fingerprint, exit_code, log_object, log_offset, log_length)
-    SELECT %(attempt_id)s, mine.id, mine.tenant_id, mine.attempt, mine.claim_seq, mine.worker,
+    SELECT mine.attempt_id, mine.id, mine.tenant_id, mine.attempt, mine.claim_seq, mine.worker,
            coalesce((SELECT name FROM beatkeeper_worker_node WHERE incarnation = mine.worker), ''),
            mine.claimed_at, clock_timestamp(),
-           CASE WHEN mine.next_state = 'cancelled' THEN 'cancelled' ELSE %(outcome)s END, mine.next_state,
-           %(error_class)s, %(error_type)s, %(error_line)s, %(fingerprint)s, %(exit_code)s,
-           %(log_object)s, %(log_offset)s, %(log_length)s
+           CASE WHEN mine.next_state = 'cancelled' THEN 'cancelled' ELSE mine.outcome END, mine.next_state,
+           mine.error_class, mine.error_type, mine.error_line, mine.fingerprint, mine.exit_code,
+           mine.log_object, mine.log_offset, mine.log_length
     FROM mine
 ), finished AS (
     UPDATE beatkeeper_run run
     SET state = mine.next_state, ended_from = mine.state, attempts = mine.attempt, started_at = mine.started_at,
-        finished_at = clock_timestamp(), result = %(result)s,
+        finished_at = clock_timestamp(), result = mine.result,
         reason = CASE WHEN mine.next_state = 'cancelled' THEN mine.cancel_reason ELSE '' END,
-        error_class = CASE WHEN mine.next_state = 'cancelled' THEN 'cancelled' ELSE %(error_class)s END,
-        error_type = %(error_type)s, error_line = %(error_line)s, fingerprint = %(fingerprint)s,
-        exit_code = %(exit_code)s, log_object = %(log_object)s, log_offset = %(log_offset)s,
-        log_length = %(log_length)s
+        error_class = CASE WHEN mine.next_state = 'cancelled' THEN 'cancelled' ELSE mine.error_class END,
+        error_type = mine.error_type, error_line = mine.error_line, fingerprint = mine.fingerprint,
+        exit_code = mine.exit_code, log_object = mine.log_object, log_offset = mine.log_offset,
+        log_length = mine.log_length
     FROM mine
-    WHERE run.id = %(run_id)s AND mine.next_state NOT IN ('delayed', 'ready')
+    WHERE run.id = mine.id AND run.id = ANY (%(run_ids)s::uuid[]) AND mine.next_state NOT IN ('delayed', 'ready')
 )
-SELECT next_state, gated FROM mine;
+SELECT attempt_id, next_state, gated FROM mine;
 
 -- name: reported_before
--- What an earlier delivery of the same report decided. An attempt that rescue ended has no log: then ours was not
+-- What an earlier delivery of the same reports decided. An attempt that rescue ended has no log: then ours was not
 -- heard, and its log must be kept where it is.
-SELECT next_state FROM beatkeeper_attempt
-WHERE id = %(attempt_id)s AND worker = %(worker)s AND (log_object <> '' OR %(log_object)s = '');
+SELECT attempt.id AS attempt_id, attempt.next_state
+FROM unnest(%(attempt_ids)s::uuid[], %(workers)s::uuid[], %(log_objects)s::text[]) AS told (id, worker, log_object)
+JOIN beatkeeper_attempt attempt ON attempt.id = told.id AND attempt.id = ANY (%(attempt_ids)s::uuid[])
+WHERE attempt.worker = told.worker AND (attempt.log_object <> '' OR told.log_object = '');
 
 -- name: release_blocked
 -- As many blocked runs of a job as its limit has room for. A ready run counts in its own pool only: nobody knows when

@@ -17,14 +17,24 @@ from psycopg.types.json import Jsonb
 
 from .clock_skew import RoundTrip
 from .ids import attempt_id
-from .ledger import Answer, Beat, Claim, Lane, LedgerRefused, LedgerUnavailable, WorkerInfo
-from .outcomes import Outcome, now_utc
-from .retries import Verdict
+from .ledger import (
+    GIVEN_BACK,
+    Answer,
+    Beat,
+    Claim,
+    Ended,
+    Lane,
+    LedgerRefused,
+    LedgerUnavailable,
+    Told,
+    Wanted,
+    WorkerInfo,
+    given_back,
+)
+from .outcomes import Outcome
 from .sql import statements
 
 SQL = statements(Path(__file__).with_name("ledger.sql"))
-READY = "ready"
-GIVEN_BACK = "given_back"
 # A claim that meets a pause hands the row back; another run of the lane may still go.
 HELD_IN_A_ROW = 5
 MOST_LANES_WITH_WORK = 200
@@ -99,73 +109,60 @@ class PostgresLedger:
             return list(row["known_targets"]) if row else []
         return self._pools[incarnation][1]
 
-    def claim(
-        self, incarnation: UUID, token: UUID, lane: Lane, known: Sequence[str], again: bool = False
-    ) -> Claim | None:
-        values = {
-            "worker": incarnation,
-            "token": token,
-            "pool_id": lane.pool_id,
-            "tenant_id": lane.tenant_id,
-            "known": list(known),
-            "grace": self._overtime,
-        }
-        with self._connected() as connection:
-            if again:
-                row = connection.execute(SQL["claim_again"], values).fetchone()
-                if row is not None:
-                    return _claim(row)
+    def claim(self, wanted: Wanted, again: bool = False) -> list[Claim]:
+        values = claim_values(wanted, self._overtime)
+        with self._connected() as connection, _asked_before():
+            if again and (rows := connection.execute(SQL["claim_again"], values).fetchall()):
+                return [_claim(row) for row in rows]
             for _ in range(HELD_IN_A_ROW):
-                row = connection.execute(SQL["claim"], values).fetchone()
-                if row is None or row["state"] == "running":
+                rows = connection.execute(SQL["claim"], values).fetchall()
+                if claims := _claims(rows):
+                    return claims
+                if not rows:
                     break
-            return _claim(row) if row is not None and row["state"] == "running" else None
+            return []
 
-    def report(self, claim: Claim, outcome: Outcome, verdict: Verdict) -> str | None:
-        name = "succeeded" if outcome.succeeded else OUTCOMES.get(outcome.error_class or "", "failed")
-        return self._end(claim, outcome, name, verdict.state, verdict.delay)
+    def report(self, ended: Sequence[Ended], wanted: Wanted | None = None) -> Told:
+        """Claims of jobs with a gate are told one by one, all others at once."""
+        states = {one.claim.token: self._end_gated(one) for one in ended if one.claim.gated}
+        plain = [one for one in ended if not one.claim.gated]
+        rows: list[dict[str, Any]] = []
+        if plain or wanted:
+            with self._connected() as connection, _asked_before():
+                told, rows = self._exchange(connection, report_values(plain), wanted)
+                for one, (state, gated) in zip(plain, told, strict=True):
+                    states[one.claim.token] = state
+                    if gated:
+                        # The job got its gate after the claim: somebody may have begun to wait for this run.
+                        with connection.transaction():
+                            _release(connection, one.claim, _lock_gate(connection, one.claim))
+        claims = _claims(rows)
+        if wanted is not None and rows and not claims:
+            claims = self.claim(wanted)
+        return Told([states[one.claim.token] for one in ended], claims)
 
-    def give_back(self, claim: Claim) -> str | None:
-        now = now_utc()
-        return self._end(claim, Outcome(GIVEN_BACK, now, now), GIVEN_BACK, READY, 0.0)
+    def _exchange(
+        self, connection: Connection, values: dict[str, list[Any]], wanted: Wanted | None
+    ) -> tuple[list[_Ending], list[dict[str, Any]]]:
+        """Report and claim travel together and are one transaction: one answer, and one wait for the disk."""
+        with connection.pipeline():
+            reported = connection.execute(SQL["report"], values) if values["run_ids"] else None
+            claimed = (
+                connection.execute(SQL["claim"], claim_values(wanted, self._overtime)) if wanted else None
+            )
+        told = _endings(connection, values, reported.fetchall() if reported else [])
+        return told, claimed.fetchall() if claimed else []
 
-    def _end(self, claim: Claim, outcome: Outcome, name: str, next_state: str, delay: float) -> str | None:
-        values = {
-            "run_id": claim.run_id,
-            "claim_seq": claim.claim_seq,
-            "worker": claim.incarnation,
-            "job_id": claim.job_id,
-            "attempt_id": attempt_id(claim.run_id, claim.claim_seq),
-            "next_state": next_state,
-            "delay": delay,
-            "outcome": name,
-            "error_class": outcome.error_class or "",
-            "error_type": outcome.error_type or "",
-            "error_line": outcome.error_line or "",
-            "fingerprint": outcome.fingerprint or "",
-            "exit_code": outcome.exit_code,
-            "result": None if outcome.result is None else Jsonb(outcome.result),
-            "log_object": outcome.log.object if outcome.log else "",
-            "log_offset": outcome.log.offset if outcome.log else None,
-            "log_length": outcome.log.length if outcome.log else None,
-        }
-        if claim.gated:
-            return self._end_gated(values)
-        with self._connected() as connection:
-            told = _told(connection, values)
-            if told.gated:
-                # The job got its gate after the claim: somebody may have begun to wait for this run.
-                with connection.transaction():
-                    _release(connection, values, _lock_gate(connection, values))
-            return told.state
-
-    def _end_gated(self, values: dict[str, Any]) -> str | None:
+    def _end_gated(self, one: Ended) -> str | None:
         """Three statements, so that each sees what was committed while it waited for the gate."""
         with self._transaction() as connection:
-            gate = _lock_gate(connection, values)
-            told = _told(connection, values)
-            _release(connection, values, gate)
+            gate = _lock_gate(connection, one.claim)
+            [told] = _told(connection, report_values([one]))
+            _release(connection, one.claim, gate)
             return told.state
+
+    def give_back(self, claim: Claim) -> str | None:
+        return self.report([given_back(claim)]).states[0]
 
     def leave(self, incarnation: UUID) -> None:
         with self._connected() as connection:
@@ -260,32 +257,94 @@ def _begin(name: str) -> str:
     return repr(name if len(name) <= 60 else f"{name[:59]}…")
 
 
-class _Told(NamedTuple):
+@contextmanager
+def _asked_before() -> Iterator[None]:
+    """An ask whose answer was lost may still be under way; once it is over it can be heard by its tokens."""
+    try:
+        yield
+    except errors.UniqueViolation as error:
+        raise LedgerUnavailable(_without_dsn(error)) from error
+
+
+def claim_values(wanted: Wanted, overtime: float) -> dict[str, Any]:
+    return {
+        "worker": wanted.incarnation,
+        "tokens": wanted.tokens,
+        "most": wanted.most,
+        "pool_id": wanted.lane.pool_id,
+        "tenant_id": wanted.lane.tenant_id,
+        "known": list(wanted.known),
+        "grace": overtime,
+    }
+
+
+def report_values(ended: Sequence[Ended]) -> dict[str, list[Any]]:
+    outcomes = [one.outcome for one in ended]
+    logs = [outcome.log for outcome in outcomes]
+    return {
+        "run_ids": [one.claim.run_id for one in ended],
+        "claim_seqs": [one.claim.claim_seq for one in ended],
+        "workers": [one.claim.incarnation for one in ended],
+        "attempt_ids": [attempt_id(one.claim.run_id, one.claim.claim_seq) for one in ended],
+        "next_states": [one.verdict.state for one in ended],
+        "delays": [one.verdict.delay for one in ended],
+        "outcomes": [_name_of(outcome) for outcome in outcomes],
+        "results": [None if outcome.result is None else Jsonb(outcome.result) for outcome in outcomes],
+        "error_classes": [outcome.error_class or "" for outcome in outcomes],
+        "error_types": [outcome.error_type or "" for outcome in outcomes],
+        "error_lines": [outcome.error_line or "" for outcome in outcomes],
+        "fingerprints": [outcome.fingerprint or "" for outcome in outcomes],
+        "exit_codes": [outcome.exit_code for outcome in outcomes],
+        "log_objects": [log.object if log else "" for log in logs],
+        "log_offsets": [log.offset if log else None for log in logs],
+        "log_lengths": [log.length if log else None for log in logs],
+    }
+
+
+def _name_of(outcome: Outcome) -> str:
+    if outcome.succeeded or outcome.kind == GIVEN_BACK:
+        return outcome.kind
+    return OUTCOMES.get(outcome.error_class or "", "failed")
+
+
+class _Ending(NamedTuple):
     state: str | None
     gated: bool
 
 
-def _told(connection: Connection, values: Mapping[str, Any]) -> _Told:
-    row = connection.execute(SQL["report"], values).fetchone()
-    if row is not None:
-        return _Told(row["next_state"], row["gated"])
-    row = connection.execute(SQL["reported_before"], values).fetchone()
-    return _Told(row["next_state"] if row else None, gated=False)
+def _told(connection: Connection, values: Mapping[str, list[Any]]) -> list[_Ending]:
+    return _endings(connection, values, connection.execute(SQL["report"], values).fetchall())
 
 
-def _lock_gate(connection: Connection, values: Mapping[str, Any]) -> dict[str, Any] | None:
-    return connection.execute(SQL["lock_gate"], values).fetchone()
+def _endings(
+    connection: Connection, values: Mapping[str, list[Any]], rows: Sequence[dict[str, Any]]
+) -> list[_Ending]:
+    """Of each that was told; what the statement left alone may have been heard before."""
+    found = {row["attempt_id"]: _Ending(row["next_state"], row["gated"]) for row in rows}
+    if len(found) < len(values["attempt_ids"]):
+        for row in connection.execute(SQL["reported_before"], values):
+            found.setdefault(row["attempt_id"], _Ending(row["next_state"], gated=False))
+    return [found.get(attempt, _Ending(None, gated=False)) for attempt in values["attempt_ids"]]
 
 
-def _release(connection: Connection, values: Mapping[str, Any], gate: Mapping[str, Any] | None) -> None:
+def _lock_gate(connection: Connection, claim: Claim) -> dict[str, Any] | None:
+    return connection.execute(SQL["lock_gate"], {"job_id": claim.job_id}).fetchone()
+
+
+def _release(connection: Connection, claim: Claim, gate: Mapping[str, Any] | None) -> None:
     """What waited for the run that ended. Without a gate nothing did."""
     if gate is not None:
-        connection.execute(SQL["release_blocked"], {**values, "max_running": gate["max_running"]})
-        connection.execute(SQL["release_waiting"], {"jobs": [values["job_id"]]})
+        values = {"job_id": claim.job_id, "max_running": gate["max_running"]}
+        connection.execute(SQL["release_blocked"], values)
+        connection.execute(SQL["release_waiting"], {"jobs": [claim.job_id]})
 
 
 def _lanes(rows: Any) -> list[Lane]:
     return [Lane(**row) for row in rows]
+
+
+def _claims(rows: Sequence[dict[str, Any]]) -> list[Claim]:
+    return [_claim(row) for row in rows if row["state"] == "running"]
 
 
 def _claim(row: dict[str, Any]) -> Claim:

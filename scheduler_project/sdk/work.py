@@ -11,13 +11,12 @@ import logging
 import os
 import time
 from dataclasses import dataclass, field
-from uuid import uuid4
 
 from . import processes
 from .execute import execute
 from .hand import Hand
 from .interrupts import Interrupts
-from .ledger import Claim, Lane, LedgerUnavailable
+from .ledger import Claim, Ended, Lane, LedgerUnavailable, Wanted, base_token
 from .outcomes import Outcome
 from .retries import Verdict, decide
 from .runtime import Runtime
@@ -109,12 +108,13 @@ def run_next(bench: Workbench, hand: Hand, lane: Lane) -> bool:
 
 def ask(bench: Workbench, hand: Hand, lane: Lane) -> Claim | None:
     """A claim whose answer was lost is asked for again with its token, or it would lose against itself."""
-    incarnation, token = bench.runtime.table.incarnation, uuid4()
-    hand.ask(token)
+    wanted = Wanted(bench.runtime.table.incarnation, base_token(), lane, bench.known())
+    hand.ask(wanted.token)
     until, again = time.monotonic() + CLAIM_PATIENCE, False
     while bench.may_claim() or again:
         try:
-            return bench.runtime.ledger().claim(incarnation, token, lane, bench.known(), again=again)
+            claims = bench.runtime.ledger().claim(wanted, again=again)
+            return claims[0] if claims else None
         except LedgerUnavailable as error:
             if time.monotonic() >= until or bench.runtime.table.fenced:
                 logger.warning(
@@ -150,7 +150,7 @@ def told(runtime: Runtime, claim: Claim, outcome: Outcome, verdict: Verdict) -> 
     until = time.monotonic() + REPORT_PATIENCE
     while True:
         try:
-            state = runtime.ledger().report(claim, outcome, verdict)
+            [state] = runtime.ledger().report([Ended(claim, outcome, verdict)]).states
         except LedgerUnavailable:
             if time.monotonic() >= until:
                 return False

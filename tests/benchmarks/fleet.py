@@ -18,7 +18,7 @@ from uuid import UUID, uuid4
 
 import kombu
 
-from scheduler_project.sdk.ledger import Beat, Claim, Lane, WorkerInfo
+from scheduler_project.sdk.ledger import Beat, Claim, Ended, Lane, Wanted, WorkerInfo, base_token
 from scheduler_project.sdk.outcomes import Outcome, now_utc
 from scheduler_project.sdk.postgres import PostgresLedger
 from scheduler_project.sdk.retries import Verdict
@@ -121,7 +121,8 @@ class SimulatedWorker:
         while self.ending and self.ending[0][0] <= now:
             _, token, permit = heapq.heappop(self.ending)
             claim = self.held[token]
-            self.ledger.report(claim, Outcome("succeeded", claim.claimed_at, now_utc()), SUCCESS)
+            outcome = Outcome("succeeded", claim.claimed_at, now_utc())
+            self.ledger.report([Ended(claim, outcome, SUCCESS)])
             del self.held[token]
             self._ack(permit)
 
@@ -144,13 +145,14 @@ class SimulatedWorker:
                 return
 
     def _claim(self, lane: int, permit: int) -> bool:
-        token = uuid4()
-        claim = self.ledger.claim(self.incarnation, token, self.lanes[lane], [TASK])
-        if claim is None:
+        wanted = Wanted(self.incarnation, base_token(), self.lanes[lane], [TASK])
+        claims = self.ledger.claim(wanted)
+        if not claims:
             return False
-        self.held[token] = claim
+        [claim] = claims
+        self.held[claim.token] = claim
         seconds = float(claim.target["kwargs"]["seconds"])
-        heapq.heappush(self.ending, (time.monotonic() + seconds, token, permit))
+        heapq.heappush(self.ending, (time.monotonic() + seconds, claim.token, permit))
         return True
 
     def _ack(self, permit: int) -> None:

@@ -23,7 +23,7 @@ from scheduler_project.sdk.postgres import PostgresLedger
 from tests.api_client import Caller
 from tests.concurrency.staging import meanwhile, second_connection, wait_until_somebody_waits_for
 from tests.factories import job_spec, make_due, make_run, make_tenant, post_job
-from tests.runs.claims import SUCCESS, claim_next, ledger, succeeded
+from tests.runs.claims import SUCCESS, claim_next, ledger, succeeded, tell
 
 __all__ = ["ledger"]
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -189,7 +189,7 @@ def test_a_cancel_that_meets_the_report_of_a_success_comes_too_late(ledger: Post
             reporter.commit()
             with pytest.raises(RunIsFinal):
                 cancel.result(timeout=10)
-    assert ledger.report(claim, succeeded(), SUCCESS) is None
+    assert tell(ledger, claim, succeeded(), SUCCESS) is None
     assert Run.objects.get(pk=run.pk).state == "succeeded"
 
 

@@ -25,7 +25,7 @@ from scheduler_project.sdk.postgres import SQL, PostgresLedger
 from scheduler_project.sdk.retries import Verdict
 from tests.concurrency.staging import Session, dsn, meanwhile, wait_until_somebody_waits_for
 from tests.factories import make_job, make_lane, make_pool, make_run, make_tenant, make_worker, now, post_job
-from tests.runs.claims import SUCCESS, claim_next, failed, ledger, open_ledger, succeeded
+from tests.runs.claims import SUCCESS, claim_next, failed, ledger, open_ledger, succeeded, tell
 from tests.waiting import wait_until
 
 __all__ = ["ledger"]
@@ -113,9 +113,9 @@ def _end(own: PostgresLedger, claim: Claim, chance: random.Random) -> None:
     if what < 0.15:
         own.give_back(claim)
     elif what < 0.3:
-        own.report(claim, failed(), Verdict("delayed", 0.01))
+        tell(own, claim, failed(), Verdict("delayed", 0.01))
     else:
-        own.report(claim, succeeded(), SUCCESS)
+        tell(own, claim, succeeded(), SUCCESS)
 
 
 def test_limits_and_waiting_are_exact_with_everybody_at_once() -> None:
@@ -270,7 +270,7 @@ def test_a_release_of_blocked_runs_and_a_dispatch_count_one_after_the_other(
     second.execute(SQL["lock_gate"], {"job_id": job.pk})
     assert dispatch_pool(first, job.pool_id, now()).queued == 0
     second.execute("COMMIT")
-    ledger.report(claim, succeeded(), SUCCESS)
+    tell(ledger, claim, succeeded(), SUCCESS)
     assert dispatch_pool(first, job.pool_id, now()).queued == 1
     assert LiveRun.objects.filter(job=job, state="queued").count() == 1
 
@@ -278,7 +278,7 @@ def test_a_release_of_blocked_runs_and_a_dispatch_count_one_after_the_other(
 def _end_one(ledger: PostgresLedger, job: Job) -> None:
     claim = claim_next(ledger, job)
     assert claim is not None
-    ledger.report(claim, succeeded(), SUCCESS)
+    tell(ledger, claim, succeeded(), SUCCESS)
 
 
 def _in_django(action: Callable[..., object], *arguments: object) -> object:

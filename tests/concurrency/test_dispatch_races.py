@@ -12,11 +12,11 @@ from runs.queries import change, rows
 from runs.rescue import RescueMemory, lose, rescue_once
 from runs.states import LiveState
 from runs.transitions import cancel_live_runs, mark_queued, release_gated, release_unstopped
-from scheduler_project.sdk.ledger import Claim
-from scheduler_project.sdk.postgres import SQL, PostgresLedger
+from scheduler_project.sdk.ledger import Claim, Lane, Wanted, base_token
+from scheduler_project.sdk.postgres import SQL, PostgresLedger, claim_values
 from tests.concurrency.staging import Session, meanwhile, wait_until_somebody_waits_for
 from tests.factories import make_job, make_lane, make_run, make_stop, make_tenant, make_worker, now
-from tests.runs.claims import SUCCESS, claim_next, ledger, succeeded
+from tests.runs.claims import SUCCESS, claim_next, ledger, succeeded, tell
 
 __all__ = ["ledger"]
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -98,7 +98,7 @@ def test_a_report_that_meets_a_dispatch_releases_what_was_blocked_meanwhile(
     make_run(job)
     first.execute("BEGIN")
     assert dispatch(first, job).blocked == 1
-    with meanwhile(lambda: ledger.report(claim, succeeded(), SUCCESS)) as report:
+    with meanwhile(lambda: tell(ledger, claim, succeeded(), SUCCESS)) as report:
         wait_until_somebody_waits_for(first)
         first.execute("COMMIT")
         assert report.result(timeout=10) == "succeeded"
@@ -192,7 +192,7 @@ def test_a_report_after_the_rescue_changes_nothing(ledger: PostgresLedger, first
     claim = claimed(ledger, job)
     assert lose(first, {claim.run_id: claim.claim_seq}, "lost") == {claim.run_id: "delayed"}
     # What is told is how the attempt ended: as lost, after which the run goes on.
-    assert ledger.report(claim, succeeded(), SUCCESS) != "succeeded"
+    assert tell(ledger, claim, succeeded(), SUCCESS) != "succeeded"
     assert Run.objects.get(pk=claim.run_id).state is None
     assert [attempt.outcome for attempt in Attempt.objects.all()] == ["lost"]
 
@@ -208,9 +208,9 @@ def test_a_report_after_rescue_and_a_second_claim_changes_nothing(
     again = claim_next(ledger, job)
     assert again is not None
     assert again.claim_seq == claim.claim_seq + 1
-    assert ledger.report(claim, succeeded(), SUCCESS) != "succeeded"
+    assert tell(ledger, claim, succeeded(), SUCCESS) != "succeeded"
     assert state(job) == ["running"]
-    assert ledger.report(again, succeeded(), SUCCESS) == "succeeded"
+    assert tell(ledger, again, succeeded(), SUCCESS) == "succeeded"
 
 
 def test_a_heartbeat_that_lands_in_time_spares_its_node(first: Session, second: Session) -> None:
@@ -300,12 +300,5 @@ def test_what_a_dispatch_blocks_for_a_pause_lifted_meanwhile_is_found_by_the_nex
 
 
 def _claim_values(job: Job, worker: WorkerNode) -> dict[str, Any]:
-    return {
-        "worker": worker.incarnation,
-        "token": worker.incarnation,
-        "pool_id": job.pool_id,
-        "tenant_id": job.tenant_id,
-        "known": worker.known_targets,
-        "lease": 30.0,
-        "grace": 60.0,
-    }
+    lane = Lane(0, job.pool_id, job.tenant_id, "")
+    return claim_values(Wanted(worker.incarnation, base_token(), lane, worker.known_targets), 60.0)

@@ -19,13 +19,12 @@ from runs.sweep import Sweep, look_again
 from runs.transitions import promote_delayed, release_all_waiting, release_waiting
 from runs.trigger import trigger_due
 from scheduler_project.sdk import postgres
-from scheduler_project.sdk.ids import attempt_id
-from scheduler_project.sdk.ledger import Claim, LedgerUnavailable
-from scheduler_project.sdk.postgres import SQL, PostgresLedger
+from scheduler_project.sdk.ledger import Claim, Ended, LedgerUnavailable
+from scheduler_project.sdk.postgres import SQL, PostgresLedger, report_values
 from scheduler_project.sdk.retries import Verdict
 from tests.concurrency.staging import Session, meanwhile, second_connection, wait_until_somebody_waits_for
 from tests.factories import make_due, make_job, make_run, make_worker, now, post_job
-from tests.runs.claims import SUCCESS, claim_next, failed, ledger, succeeded
+from tests.runs.claims import SUCCESS, claim_next, failed, ledger, succeeded, tell
 from tests.waiting import wait_until
 
 __all__ = ["ledger"]
@@ -58,15 +57,9 @@ def report_halfway(
     session: Session, claim: Claim, next_state: str = "succeeded", *, gated: bool = True
 ) -> None:
     """As the ledger does it, up to the release of what waits."""
-    values = {
-        "run_id": claim.run_id, "claim_seq": claim.claim_seq, "worker": claim.incarnation, "job_id": claim.job_id,
-        "attempt_id": attempt_id(claim.run_id, claim.claim_seq), "next_state": next_state, "outcome": "succeeded",
-        "delay": 0.0, **dict.fromkeys(("error_class", "error_type", "error_line", "fingerprint", "log_object"), ""),
-        **dict.fromkeys(("exit_code", "result", "log_offset", "log_length")),
-    }  # fmt: skip
     if gated:
-        session.execute(SQL["lock_gate"], values)
-    session.execute(SQL["report"], values)
+        session.execute(SQL["lock_gate"], {"job_id": claim.job_id})
+    session.execute(SQL["report"], report_values([Ended(claim, succeeded(), Verdict(next_state))]))
 
 
 def in_django(action: Any, *arguments: Any) -> Any:
@@ -88,7 +81,7 @@ class TestTriggerAndReport:
         make_due(job)
         first.execute("BEGIN")
         assert trigger_due(first, ALL).runs == 1
-        with meanwhile(lambda: ledger.report(claim, succeeded(), SUCCESS)) as report:
+        with meanwhile(lambda: tell(ledger, claim, succeeded(), SUCCESS)) as report:
             wait_until_somebody_waits_for(first)
             first.execute("COMMIT")
             assert report.result(timeout=10) == "succeeded"
@@ -121,7 +114,7 @@ class TestTriggerAndReport:
         make_due(job)
         first.execute("BEGIN")
         assert trigger_due(first, ALL).runs == 1
-        with meanwhile(lambda: ledger.report(claim, succeeded(), SUCCESS)) as report:
+        with meanwhile(lambda: tell(ledger, claim, succeeded(), SUCCESS)) as report:
             wait_until_somebody_waits_for(first)
             first.execute("COMMIT")
             assert report.result(timeout=10) == "succeeded"
@@ -151,7 +144,7 @@ class TestReportAndReport:
         oldest, _ = waiting(job), waiting(job)
         first.execute("BEGIN")
         report_halfway(first, claims[0])
-        with meanwhile(lambda: ledger.report(claims[1], succeeded(), SUCCESS)) as report:
+        with meanwhile(lambda: tell(ledger, claims[1], succeeded(), SUCCESS)) as report:
             wait_until_somebody_waits_for(first)
             assert release_waiting(first, [job.pk]) == 0
             first.execute("COMMIT")
@@ -167,7 +160,7 @@ class TestReportAndReport:
         waiting(job)
         first.execute("BEGIN")
         report_halfway(first, claims[0], "delayed")
-        with meanwhile(lambda: ledger.report(claims[1], succeeded(), SUCCESS)) as report:
+        with meanwhile(lambda: tell(ledger, claims[1], succeeded(), SUCCESS)) as report:
             wait_until_somebody_waits_for(first)
             first.execute("COMMIT")
             report.result(timeout=10)
@@ -184,7 +177,7 @@ class TestCancelAndReport:
             canceller.execute(SQL["lock_gate"], {"job_id": job.pk})
             canceller.execute("DELETE FROM beatkeeper_live_run WHERE id = %s", [other.pk])
             assert release_waiting(canceller, [job.pk]) == 0
-            with meanwhile(lambda: ledger.report(claim, succeeded(), SUCCESS)) as report:
+            with meanwhile(lambda: tell(ledger, claim, succeeded(), SUCCESS)) as report:
                 wait_until_somebody_waits_for(canceller)
                 canceller.commit()
                 report.result(timeout=10)
@@ -342,7 +335,7 @@ class TestEndingOthers:
         make_due(job)
         first.execute("BEGIN")
         assert trigger_due(first, ALL).runs == 1
-        with meanwhile(lambda: ledger.report(claim, failed(), Verdict("delayed", 5.0))) as report:
+        with meanwhile(lambda: tell(ledger, claim, failed(), Verdict("delayed", 5.0))) as report:
             wait_until_somebody_waits_for(first)
             first.execute("COMMIT")
             assert report.result(timeout=10) == "cancelled"
@@ -393,10 +386,10 @@ class TestRescue:
 
         monkeypatch.setattr(postgres, "_told", frozen)
         with pytest.raises(LedgerUnavailable):
-            ledger.report(claim, succeeded(), SUCCESS)
+            tell(ledger, claim, succeeded(), SUCCESS)
         monkeypatch.undo()
         assert unfinished(job) == [("blocked", "overlap"), ("running", "")]
-        assert ledger.report(claim, succeeded(), SUCCESS) == "succeeded"
+        assert tell(ledger, claim, succeeded(), SUCCESS) == "succeeded"
         assert unfinished(job) == [("ready", "")]
 
     def test_a_report_that_meets_the_loss_waits_at_the_gate_and_changes_nothing(
@@ -407,7 +400,7 @@ class TestRescue:
         waiting(job)
         first.execute("BEGIN")
         assert lose(first, {claim.run_id: claim.claim_seq}, "lost") == {claim.run_id: "dead"}
-        with meanwhile(lambda: ledger.report(claim, succeeded(), SUCCESS)) as report:
+        with meanwhile(lambda: tell(ledger, claim, succeeded(), SUCCESS)) as report:
             wait_until_somebody_waits_for(first)
             first.execute("COMMIT")
             # The attempt that rescue ended is answered for, and nothing is let go a second time.
@@ -437,7 +430,7 @@ class TestEdits:
             other.execute(SQL["lock_gate"], {"job_id": job.pk})
             release_all_waiting(other, job.pk)
             other.execute("DELETE FROM beatkeeper_job_gate WHERE job_id = %s", [job.pk])
-            with meanwhile(lambda: ledger.report(claim, succeeded(), SUCCESS)) as report:
+            with meanwhile(lambda: tell(ledger, claim, succeeded(), SUCCESS)) as report:
                 wait_until_somebody_waits_for(other)
                 other.commit()
                 assert report.result(timeout=10) == "succeeded"
@@ -459,7 +452,7 @@ class TestEdits:
         assert unfinished(job) == [("blocked", "overlap"), ("ready", "")]
         LiveRun.objects.filter(job=job, state="ready").update(state="queued")
         claim = claim_next(ledger, job)  # type: ignore[assignment]
-        ledger.report(claim, succeeded(), SUCCESS)
+        tell(ledger, claim, succeeded(), SUCCESS)
         assert unfinished(job) == [("ready", "")]
 
 

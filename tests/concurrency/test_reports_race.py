@@ -1,20 +1,19 @@
 """Reports against reports, cancels and claims, each on its own connection (promises 3 and 4)."""
 
 from concurrent.futures import ThreadPoolExecutor
-from uuid import uuid4
+from typing import Any
 
 import pytest
 
 from jobs.models import Job
 from runs.models import LiveRun, Run
 from runs.states import LiveState
-from scheduler_project.sdk.ids import attempt_id
-from scheduler_project.sdk.ledger import Claim
-from scheduler_project.sdk.postgres import SQL, PostgresLedger
+from scheduler_project.sdk.ledger import Claim, Ended
+from scheduler_project.sdk.postgres import SQL, PostgresLedger, report_values
 from scheduler_project.sdk.retries import Verdict
 from tests.concurrency.staging import meanwhile, second_connection, wait_until_somebody_waits_for
 from tests.factories import make_job, make_run, make_worker
-from tests.runs.claims import SUCCESS, claim_next, failed, ledger, open_ledger, succeeded
+from tests.runs.claims import SUCCESS, claim_next, failed, ledger, open_ledger, succeeded, tell
 
 __all__ = ["ledger"]
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -28,7 +27,7 @@ def test_two_reports_racing_release_the_blocked_run_once_and_never_leave_it(ledg
     with second_connection() as first:
         first.execute(SQL["lock_gate"], {"job_id": job.id})
         first.execute(SQL["report"], _values(claims[0]))
-        with meanwhile(lambda: ledger.report(claims[1], succeeded(), SUCCESS)) as second:
+        with meanwhile(lambda: tell(ledger, claims[1], succeeded(), SUCCESS)) as second:
             wait_until_somebody_waits_for(first)
             first.execute(SQL["release_blocked"], {"job_id": job.id, "max_running": 2})
             first.commit()
@@ -43,7 +42,7 @@ def test_failure_that_meets_an_uncommitted_cancel_waits_and_becomes_a_cancellati
     claim = _claim_one(ledger, make_job())
     with second_connection() as canceller:
         canceller.execute("UPDATE beatkeeper_live_run SET cancel_requested_at = now()")
-        with meanwhile(lambda: ledger.report(claim, failed(), Verdict("delayed", 5.0))) as report:
+        with meanwhile(lambda: tell(ledger, claim, failed(), Verdict("delayed", 5.0))) as report:
             wait_until_somebody_waits_for(canceller)
             canceller.commit()
             assert report.result(timeout=10) == "cancelled"
@@ -57,7 +56,7 @@ def test_report_that_meets_an_uncommitted_loss_waits_and_changes_nothing(ledger:
         rescuer.execute(
             "UPDATE beatkeeper_live_run SET state = 'ready', worker = NULL, claim_token = NULL, claimed_at = NULL"
         )
-        with meanwhile(lambda: ledger.report(claim, succeeded(), SUCCESS)) as report:
+        with meanwhile(lambda: tell(ledger, claim, succeeded(), SUCCESS)) as report:
             wait_until_somebody_waits_for(rescuer)
             rescuer.commit()
             assert report.result(timeout=10) is None
@@ -69,7 +68,7 @@ def test_the_same_report_sent_twice_at_once_is_one_attempt(ledger: PostgresLedge
     claim = _claim_one(ledger, make_job())
     with second_connection() as first:
         first.execute(SQL["report"], _values(claim))
-        with meanwhile(lambda: ledger.report(claim, succeeded(), SUCCESS)) as second:
+        with meanwhile(lambda: tell(ledger, claim, succeeded(), SUCCESS)) as second:
             wait_until_somebody_waits_for(first)
             first.commit()
             assert second.result(timeout=10) == "succeeded"
@@ -92,7 +91,7 @@ def test_a_crowd_of_claims_shares_the_runs_without_a_double() -> None:
     def claim_all() -> list[Claim]:
         own = open_ledger()
         try:
-            return list(iter(lambda: claim_next(own, job, worker=worker, token=uuid4()), None))
+            return list(iter(lambda: claim_next(own, job, worker=worker), None))
         finally:
             own.close()
 
@@ -113,16 +112,5 @@ def _claim_one(ledger: PostgresLedger, job: Job) -> Claim:
     return claim
 
 
-def _values(claim: Claim) -> dict[str, object]:
-    return {
-        "run_id": claim.run_id,
-        "claim_seq": claim.claim_seq,
-        "worker": claim.incarnation,
-        "job_id": claim.job_id,
-        "attempt_id": attempt_id(claim.run_id, claim.claim_seq),
-        "next_state": "succeeded",
-        "outcome": "succeeded",
-        "delay": 0.0,
-        **dict.fromkeys(("error_class", "error_type", "error_line", "fingerprint", "log_object"), ""),
-        **dict.fromkeys(("exit_code", "result", "log_offset", "log_length")),
-    }
+def _values(claim: Claim) -> dict[str, list[Any]]:
+    return report_values([Ended(claim, succeeded(), SUCCESS)])

@@ -3,10 +3,11 @@
 What a worker may rely on is the same for both, so these are the tests of the ledger, but for what is new.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
+from scheduler_project.sdk.ledger import Claim, Ended, Told, Wanted
 from tests.contracts.previous.postgres import PostgresLedger
 from tests.runs import test_ledger
 from tests.runs.claims import dsn_of_tests
@@ -23,9 +24,20 @@ globals().update(
 )
 
 
+class PreviousLedger(PostgresLedger):
+    """As the tests speak to a ledger today; it claimed and told one at a time."""
+
+    def claim(self, wanted: Wanted, again: bool = False) -> list[Claim]:  # type: ignore[override]
+        claim = super().claim(wanted.incarnation, wanted.token, wanted.lane, wanted.known, again)
+        return [claim] if claim else []
+
+    def report(self, ended: Sequence[Ended]) -> Told:  # type: ignore[override]
+        return Told([super(PreviousLedger, self).report(*vars(one).values()) for one in ended], [])
+
+
 @pytest.fixture
-def ledger() -> Iterator[PostgresLedger]:
-    ledger = PostgresLedger(dsn_of_tests())
+def ledger() -> Iterator[PreviousLedger]:
+    ledger = PreviousLedger(dsn_of_tests())
     yield ledger
     ledger.close()
 

@@ -1,18 +1,22 @@
 """The worker's shipped statements on a large database: cost does not grow with what they do not touch."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from scheduler_project.sdk.ids import attempt_id
-from scheduler_project.sdk.postgres import SQL
+from scheduler_project.sdk.ledger import Claim, Ended
+from scheduler_project.sdk.outcomes import stated_failure
+from scheduler_project.sdk.postgres import SQL, report_values
+from scheduler_project.sdk.retries import Verdict
 from tests.contracts.plans import Cost, cost_of
 
 Row = dict[str, Any]
+AT = datetime(2026, 1, 1, tzinfo=UTC)
 KNOWN = ["demo.hello", "kind:http"]
 
 
@@ -40,17 +44,19 @@ def assert_cheap(cost: Cost, *, buffers_per_row: float, locks: int, partitions: 
     assert not any(scan.startswith("Seq Scan on beatkeeper_job") for scan in cost.scans), cost
 
 
-def test_a_claim_reads_one_lane_and_no_partition(connection: psycopg.Connection[Row]) -> None:
+@pytest.mark.parametrize("most", [1, 16])
+def test_a_claim_reads_one_lane_and_no_partition(connection: psycopg.Connection[Row], most: int) -> None:
     lane = connection.execute(
         "SELECT tenant_id FROM beatkeeper_live_run WHERE state = 'queued' LIMIT 1"
     ).fetchone()
     assert lane is not None
-    values = {**_worker(connection), "tenant_id": lane["tenant_id"], "token": uuid4(), "known": KNOWN}
-    assert_cheap(cost_of(connection, SQL["claim"], values), buffers_per_row=90, locks=72)
+    wanted = {"tokens": [uuid4() for _ in range(most)], "most": most, "known": KNOWN}
+    values = {**_worker(connection), "tenant_id": lane["tenant_id"], **wanted}
+    assert_cheap(cost_of(connection, SQL["claim"], values), buffers_per_row=90, locks=80)
 
 
 def test_a_claim_asked_again_is_found_by_its_token(connection: psycopg.Connection[Row], running: Row) -> None:
-    values = {"token": running["claim_token"], "worker": running["worker"]}
+    values = {"tokens": [running["claim_token"], *(uuid4() for _ in range(15))], "worker": running["worker"]}
     assert_cheap(cost_of(connection, SQL["claim_again"], values), buffers_per_row=150, locks=30)
 
 
@@ -58,8 +64,21 @@ def test_a_claim_asked_again_is_found_by_its_token(connection: psycopg.Connectio
 def test_a_report_touches_one_partition_of_each_table(
     connection: psycopg.Connection[Row], running: Row, next_state: str
 ) -> None:
-    cost = cost_of(connection, SQL["report"], _report(running, next_state))
+    cost = cost_of(connection, SQL["report"], _report([running], next_state))
     assert_cheap(cost, buffers_per_row=120, locks=60, partitions=2)
+
+
+@pytest.mark.parametrize("next_state", ["succeeded", "delayed"])
+def test_a_report_of_many_touches_the_partitions_of_its_runs(
+    connection: psycopg.Connection[Row], next_state: str
+) -> None:
+    rows = connection.execute(
+        "SELECT * FROM beatkeeper_live_run WHERE state = 'running' ORDER BY id LIMIT 16"
+    ).fetchall()
+    assert len(rows) == 16
+    days = len({row["id"].int >> 80 for row in rows})
+    cost = cost_of(connection, SQL["report"], _report(rows, next_state))
+    assert_cheap(cost, buffers_per_row=120, locks=60 + 20 * days, partitions=2 * days)
 
 
 def test_a_heartbeat_costs_the_same_whatever_is_unfinished(connection: psycopg.Connection[Row]) -> None:
@@ -97,11 +116,15 @@ def _worker(connection: psycopg.Connection[Row]) -> Row:
     return {"worker": row["incarnation"], "pool_id": 1, "grace": 60}
 
 
-def _report(running: Row, next_state: str) -> Row:
-    run: UUID = running["id"]
-    return {
-        "run_id": run, "claim_seq": running["claim_seq"], "worker": running["worker"], "next_state": next_state,
-        "attempt_id": attempt_id(run, running["claim_seq"]), "delay": 1.0, "outcome": "failed", "error_class": "",
-        "error_type": "", "error_line": "", "fingerprint": "", "exit_code": None, "result": None, "log_object": "",
-        "log_offset": None, "log_length": None,
-    }  # fmt: skip
+def _report(running: Sequence[Row], next_state: str) -> Row:
+    outcome = stated_failure("transient", "ValueError", "no luck", AT, AT)
+    return report_values([Ended(_claim(row), outcome, Verdict(next_state, 1.0)) for row in running])
+
+
+def _claim(row: Row) -> Claim:
+    return Claim(
+        run_id=row["id"], claim_seq=row["claim_seq"], token=row["claim_token"], incarnation=row["worker"],
+        attempt=row["attempt"], job_id=row["job_id"], job_name="", version=1, tenant_id=row["tenant_id"], tenant="",
+        trigger="", planned_at=AT, claimed_at=AT, target={}, input=None, timeout=60.0, retry={}, gated=False,
+        allowed_hosts=[],
+    )  # fmt: skip

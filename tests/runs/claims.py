@@ -1,14 +1,14 @@
 """Short words for tests that claim and report through the worker's ledger."""
 
 from collections.abc import Iterator, Sequence
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 from django.db import connection
 
 from jobs.models import Job
 from runs.models import WorkerNode
-from scheduler_project.sdk.ledger import Claim, Lane
+from scheduler_project.sdk.ledger import Claim, Ended, Lane, Ledger, Wanted, base_token
 from scheduler_project.sdk.outcomes import TRANSIENT, Outcome, stated_failure
 from scheduler_project.sdk.postgres import PostgresLedger
 from scheduler_project.sdk.retries import Verdict
@@ -36,7 +36,7 @@ def ledger() -> Iterator[PostgresLedger]:
 
 
 def claim_next(
-    ledger: PostgresLedger,
+    ledger: Ledger,
     job: Job,
     *,
     worker: WorkerNode | None = None,
@@ -46,7 +46,12 @@ def claim_next(
 ) -> Claim | None:
     worker = worker or make_worker(job.pool)
     lane = Lane(0, job.pool_id, job.tenant_id, "")
-    return ledger.claim(worker.incarnation, token or uuid4(), lane, list(known), again=again)
+    wanted = Wanted(worker.incarnation, token or base_token(), lane, list(known))
+    return next(iter(ledger.claim(wanted, again=again)), None)
+
+
+def tell(ledger: Ledger, claim: Claim, outcome: Outcome, verdict: Verdict) -> str | None:
+    return ledger.report([Ended(claim, outcome, verdict)]).states[0]
 
 
 def succeeded() -> Outcome:

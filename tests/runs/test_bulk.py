@@ -16,7 +16,7 @@ from scheduler_project.sdk.retries import decide
 from scheduler_project.sdk.targets import Attempt, Executor, Targets
 from tests.factories import make_job, make_run
 from tests.runs.carried_out import OneSlot
-from tests.runs.claims import claim_next, ledger
+from tests.runs.claims import claim_next, ledger, tell
 
 __all__ = ["ledger"]
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -54,7 +54,7 @@ def test_a_megabyte_leaves_a_pointer_in_the_database_and_itself_in_the_store(
     assert slot.hand is not None
     targets.add("celery", body)
     outcome = execute(claim, slot.hand, targets, slot.store, Interrupts(slot.hand), "w")
-    ledger.report(claim, outcome, decide(outcome, 1, {"max_attempts": 1}))
+    tell(ledger, claim, outcome, decide(outcome, 1, {"max_attempts": 1}))
     with connection.cursor() as cursor:
         cursor.execute(ROWS)
         [[size]] = cursor.fetchall()

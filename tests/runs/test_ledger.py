@@ -29,7 +29,7 @@ from tests.factories import (
     make_worker,
     now,
 )
-from tests.runs.claims import DEAD, claim_next, failed, ledger, succeeded
+from tests.runs.claims import DEAD, claim_next, failed, ledger, succeeded, tell
 
 __all__ = ["ledger"]
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -192,7 +192,7 @@ def _of_a_stop(name: str, value: Any, meant: dict[str, Any], others: dict[str, A
 def test_report_of_a_success_ends_the_run_and_keeps_what_it_left(ledger: PostgresLedger) -> None:
     claim = _claimed(ledger)
     outcome = Outcome("succeeded", now(), now(), result={"rows": 3}, log=LogPointer("logs/a", 10, 20))
-    assert ledger.report(claim, outcome, Verdict("succeeded")) == "succeeded"
+    assert tell(ledger, claim, outcome, Verdict("succeeded")) == "succeeded"
     run = Run.objects.get(id=claim.run_id)
     assert (run.state, run.ended_from, run.attempts, run.result) == ("succeeded", "running", 1, {"rows": 3})
     assert (run.log_object, run.log_offset, run.log_length) == ("logs/a", 10, 20)
@@ -204,7 +204,7 @@ def test_report_of_a_success_ends_the_run_and_keeps_what_it_left(ledger: Postgre
 def test_report_of_a_failure_delays_the_run_and_keeps_its_place_by_rank(ledger: PostgresLedger) -> None:
     claim = _claimed(ledger)
     before = LiveRun.objects.get()
-    assert ledger.report(claim, failed(), Verdict("delayed", 30.0)) == "delayed"
+    assert tell(ledger, claim, failed(), Verdict("delayed", 30.0)) == "delayed"
     live = LiveRun.objects.get()
     assert (live.state, live.attempt, live.claim_seq, live.worker) == (LiveState.DELAYED, 1, 1, None)
     assert live.wake_at is not None and timedelta(seconds=25) < live.wake_at - now() < timedelta(seconds=35)
@@ -216,8 +216,8 @@ def test_report_of_a_failure_delays_the_run_and_keeps_its_place_by_rank(ledger: 
 
 def test_a_repeated_report_is_recognised_and_changes_nothing(ledger: PostgresLedger) -> None:
     claim = _claimed(ledger)
-    assert ledger.report(claim, failed(), Verdict("delayed", 30.0)) == "delayed"
-    assert ledger.report(claim, failed(), Verdict("delayed", 30.0)) == "delayed"
+    assert tell(ledger, claim, failed(), Verdict("delayed", 30.0)) == "delayed"
+    assert tell(ledger, claim, failed(), Verdict("delayed", 30.0)) == "delayed"
     assert Attempt.objects.count() == 1
 
 
@@ -229,24 +229,24 @@ def test_late_report_after_a_give_back_changes_nothing(ledger: PostgresLedger) -
     again = claim_next(ledger, Job.objects.get())
     assert again is not None
     assert (again.attempt, again.claim_seq) == (1, 2)
-    assert ledger.report(claim, succeeded(), Verdict("succeeded")) != "succeeded"
+    assert tell(ledger, claim, succeeded(), Verdict("succeeded")) != "succeeded"
     live = LiveRun.objects.get()
     assert (live.state, live.claim_seq) == (LiveState.RUNNING, 2)
-    assert ledger.report(again, succeeded(), Verdict("succeeded")) == "succeeded"
+    assert tell(ledger, again, succeeded(), Verdict("succeeded")) == "succeeded"
 
 
 def test_a_report_after_rescue_is_not_taken_for_one_that_was_heard(ledger: PostgresLedger) -> None:
     """Else its log would be removed, and what rescue wrote points to none."""
     claim = _claimed(ledger)
-    ledger.report(claim, failed(), Verdict("delayed", 30.0))
+    tell(ledger, claim, failed(), Verdict("delayed", 30.0))
     with_log = Outcome("succeeded", now(), now(), log=LogPointer("logs/a", 0, 10))
-    assert ledger.report(claim, with_log, Verdict("succeeded")) is None
+    assert tell(ledger, claim, with_log, Verdict("succeeded")) is None
 
 
 def test_report_of_a_stranger_changes_nothing(ledger: PostgresLedger) -> None:
     claim = _claimed(ledger)
     stranger = Claim(**{**vars(claim), "incarnation": uuid4()})
-    assert ledger.report(stranger, succeeded(), Verdict("succeeded")) is None
+    assert tell(ledger, stranger, succeeded(), Verdict("succeeded")) is None
     assert LiveRun.objects.get().state == LiveState.RUNNING
 
 
@@ -254,7 +254,7 @@ def test_failure_of_a_run_that_is_to_be_cancelled_is_a_cancellation(ledger: Post
     """A cancelled run never comes back through its retry."""
     claim = _claimed(ledger)
     LiveRun.objects.update(cancel_requested_at=now(), cancel_reason="wrong input")
-    assert ledger.report(claim, failed(), Verdict("delayed", 1.0)) == "cancelled"
+    assert tell(ledger, claim, failed(), Verdict("delayed", 1.0)) == "cancelled"
     run = Run.objects.get(id=claim.run_id)
     assert (run.state, run.reason, run.error_class) == (FinalState.CANCELLED, "wrong input", "cancelled")
     assert not LiveRun.objects.exists()
@@ -276,7 +276,7 @@ def test_heartbeat_names_what_is_terminated_among_the_cancels(ledger: PostgresLe
 def test_success_of_a_run_that_is_to_be_cancelled_stays_a_success(ledger: PostgresLedger) -> None:
     claim = _claimed(ledger)
     LiveRun.objects.update(cancel_requested_at=now())
-    assert ledger.report(claim, succeeded(), Verdict("succeeded")) == "succeeded"
+    assert tell(ledger, claim, succeeded(), Verdict("succeeded")) == "succeeded"
 
 
 def test_give_back_of_a_run_that_is_to_be_cancelled_cancels_it(ledger: PostgresLedger) -> None:
@@ -294,7 +294,7 @@ def test_a_ready_run_of_another_pool_keeps_no_report_from_releasing(ledger: Post
     blocked = make_run(job, LiveState.BLOCKED, reason="concurrency")
     claim = claim_next(ledger, job)
     assert claim is not None
-    ledger.report(claim, succeeded(), Verdict("succeeded"))
+    tell(ledger, claim, succeeded(), Verdict("succeeded"))
     assert LiveRun.objects.get(pk=blocked.pk).state == LiveState.READY
 
 
@@ -304,7 +304,7 @@ def test_report_of_a_gated_run_releases_the_next_blocked_one(ledger: PostgresLed
     waiting = [make_run(job, LiveState.BLOCKED, reason="concurrency", rank=rank) for rank in (5, 6)]
     claim = claim_next(ledger, job)
     assert claim is not None and claim.gated
-    ledger.report(claim, succeeded(), Verdict("succeeded"))
+    tell(ledger, claim, succeeded(), Verdict("succeeded"))
     states = [LiveRun.objects.get(run=live.run_id).state for live in waiting]
     assert states == [LiveState.READY, LiveState.BLOCKED]
 
@@ -312,7 +312,7 @@ def test_report_of_a_gated_run_releases_the_next_blocked_one(ledger: PostgresLed
 def test_a_dead_run_keeps_its_error(ledger: PostgresLedger) -> None:
     claim = _claimed(ledger)
     outcome = stated_failure(TRANSIENT, "exit", "exit code 3", now(), now(), exit_code=3)
-    assert ledger.report(claim, outcome, DEAD) == "dead"
+    assert tell(ledger, claim, outcome, DEAD) == "dead"
     run = Run.objects.get(id=claim.run_id)
     assert (run.state, run.exit_code, run.error_line) == (FinalState.DEAD, 3, "exit code 3")
     assert run.finished_at is not None and run.started_at is not None

@@ -34,7 +34,7 @@ from tests.factories import (
     now,
     post_job,
 )
-from tests.runs.claims import DEAD, SUCCESS, claim_next, failed, ledger, succeeded
+from tests.runs.claims import DEAD, SUCCESS, claim_next, failed, ledger, succeeded, tell
 
 __all__ = ["ledger"]
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -181,13 +181,13 @@ class TestRelease:
             assert [how(run)[0] for run in came[number:]] == ["ready", *["blocked"] * (3 - number)]
             claim = claim_ready(ledger, job)
             assert claim.run_id == came[number].pk
-            ledger.report(claim, succeeded(), SUCCESS)
+            tell(ledger, claim, succeeded(), SUCCESS)
         assert {how(run)[0] for run in came} == {"succeeded"}
 
     def test_a_try_that_fails_is_not_the_end(self, session: Session, ledger: PostgresLedger) -> None:
         job = job_with("buffer_one")
         _, waiting = come(session, job, 2)
-        ledger.report(claim_ready(ledger, job), failed(), Verdict("delayed", 60.0))
+        tell(ledger, claim_ready(ledger, job), failed(), Verdict("delayed", 60.0))
         assert how(waiting) == ("blocked", "overlap")
 
     @pytest.mark.parametrize("verdict", [SUCCESS, DEAD])
@@ -197,7 +197,7 @@ class TestRelease:
         job = job_with("buffer_one")
         _, waiting = come(session, job, 2)
         outcome = succeeded() if verdict is SUCCESS else failed()
-        ledger.report(claim_ready(ledger, job), outcome, verdict)
+        tell(ledger, claim_ready(ledger, job), outcome, verdict)
         assert how(waiting) == ("ready", "")
 
     def test_a_cancel_of_what_nobody_has_lets_the_next_one_go(self, session: Session) -> None:
@@ -291,7 +291,7 @@ class TestEndingOthers:
         assert asked.cancel_requested_at is not None and asked.cancel_reason == SUPERSEDED
         assert asked.terminate == (policy == "terminate_other")
         assert how(new) == ("blocked", "overlap")
-        assert ledger.report(claim, failed(), Verdict("delayed", 60.0)) == "cancelled"
+        assert tell(ledger, claim, failed(), Verdict("delayed", 60.0)) == "cancelled"
         assert how(new) == ("ready", "")
 
     @pytest.mark.parametrize("policy", ENDING)
@@ -407,7 +407,7 @@ class TestEdits:
         for number in range(3):
             claim = claim_ready(ledger, job)
             assert claim.run_id == came[number].pk
-            ledger.report(claim, succeeded(), SUCCESS)
+            tell(ledger, claim, succeeded(), SUCCESS)
         assert {how(run)[0] for run in came} == {"succeeded"}
 
     def test_nothing_waits_any_more_when_all_are_allowed(self, session: Session) -> None:
@@ -436,7 +436,7 @@ class TestEdits:
         edit_job(job, {"overlap": "buffer_one"})
         [waiting] = come(session, job)
         assert how(waiting) == ("blocked", "overlap")
-        ledger.report(claim, succeeded(), SUCCESS)
+        tell(ledger, claim, succeeded(), SUCCESS)
         assert how(waiting) == ("ready", "")
 
 

@@ -14,9 +14,18 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
-from scheduler_project.sdk.ledger import Answer, Beat, Claim, Lane, LedgerUnavailable, WorkerInfo
-from scheduler_project.sdk.outcomes import Outcome
-from scheduler_project.sdk.retries import Verdict
+from scheduler_project.sdk.ledger import (
+    Answer,
+    Beat,
+    Claim,
+    Ended,
+    Lane,
+    LedgerUnavailable,
+    Told,
+    Wanted,
+    WorkerInfo,
+    given_back,
+)
 
 POOL, TENANT = 1, 2
 LANE = Lane(id=1, pool_id=POOL, tenant_id=TENANT, queue="")
@@ -65,34 +74,32 @@ class FakeLedger:
                 work=[self.lane] if waiting and free > 0 and not state["no_work_named"] else [],
             )
 
-    def claim(
-        self, incarnation: UUID, token: UUID, lane: Lane, known: Sequence[str], again: bool = False
-    ) -> Claim | None:
+    def claim(self, wanted: Wanted, again: bool = False) -> list[Claim]:
         with self._state() as state:
-            worker = state["workers"].get(str(incarnation))
+            worker = state["workers"].get(str(wanted.incarnation))
             if worker is None or not worker["alive"]:
-                return None
-            run = self._running(state, token, incarnation) if again else None
-            if run is None:
-                run = next((r for r in state["runs"].values() if r["state"] == "queued"), None)
-                if run is None:
-                    return None
-                run.update(
-                    state="running",
-                    token=str(token),
-                    worker=str(incarnation),
-                    claim_seq=run["claim_seq"] + 1,
-                    attempt=run["attempt"] + 1,
-                )
-            return _claim(run)
+                return []
+            found = [self._running(state, token, wanted.incarnation) for token in wanted.tokens]
+            runs = [run for run in found if run is not None] if again else []
+            if not runs:
+                queued = [run for run in state["runs"].values() if run["state"] == "queued"]
+                runs = queued[: wanted.most]
+                for run, token in zip(runs, wanted.tokens, strict=False):
+                    run.update(
+                        state="running",
+                        token=str(token),
+                        worker=str(wanted.incarnation),
+                        claim_seq=run["claim_seq"] + 1,
+                        attempt=run["attempt"] + 1,
+                    )
+            return [_claim(run) for run in runs]
 
-    def report(self, claim: Claim, outcome: Outcome, verdict: Verdict) -> str | None:
-        return self._end(
-            claim, {**json.loads(json.dumps(asdict(outcome), default=str)), "next": verdict.state}
-        )
+    def report(self, ended: Sequence[Ended], wanted: Wanted | None = None) -> Told:
+        states = [self._end(one) for one in ended]
+        return Told(states, self.claim(wanted) if wanted else [])
 
     def give_back(self, claim: Claim) -> str | None:
-        return self._end(claim, {"kind": "given_back", "next": "ready"})
+        return self.report([given_back(claim)]).states[0]
 
     def leave(self, incarnation: UUID) -> None:
         with self._state() as state:
@@ -179,7 +186,9 @@ class FakeLedger:
                 return found
         return None
 
-    def _end(self, claim: Claim, end: dict[str, Any]) -> str | None:
+    def _end(self, one: Ended) -> str | None:
+        claim = one.claim
+        end = {**json.loads(json.dumps(asdict(one.outcome), default=str)), "next": one.verdict.state}
         with self._state() as state:
             run = state["runs"][str(claim.run_id)]
             for earlier in run["ends"]:

@@ -11,9 +11,7 @@ from celery import Celery
 from scheduler_project.sdk import processes
 from scheduler_project.sdk import work as work_module
 from scheduler_project.sdk.celery_target import CeleryTarget
-from scheduler_project.sdk.ledger import Claim, Lane, LedgerUnavailable, WorkerInfo
-from scheduler_project.sdk.outcomes import Outcome
-from scheduler_project.sdk.retries import Verdict
+from scheduler_project.sdk.ledger import Claim, Ended, LedgerUnavailable, Told, Wanted, WorkerInfo
 from scheduler_project.sdk.runtime import Config, Runtime
 from scheduler_project.sdk.slots import ASKED, FREE
 from scheduler_project.sdk.targets import Targets
@@ -36,17 +34,15 @@ class StagedLedger(FakeLedger):
     after_claim: Callable[[], None] = staticmethod(lambda: None)
     after_report: Callable[[], None] = staticmethod(lambda: None)
 
-    def claim(
-        self, incarnation: UUID, token: UUID, lane: Lane, known: Sequence[str], again: bool = False
-    ) -> Claim | None:
-        claim = super().claim(incarnation, token, lane, known, again)
+    def claim(self, wanted: Wanted, again: bool = False) -> list[Claim]:
+        claims = super().claim(wanted, again)
         self.after_claim()
-        return claim
+        return claims
 
-    def report(self, claim: Claim, outcome: Outcome, verdict: Verdict) -> str | None:
-        state = super().report(claim, outcome, verdict)
+    def report(self, ended: Sequence[Ended], wanted: Wanted | None = None) -> Told:
+        told = super().report(ended, wanted)
         self.after_report()
-        return state
+        return told
 
 
 class Bench:
@@ -176,7 +172,8 @@ def test_an_undeliverable_result_is_spooled_and_the_slot_is_free(bench: Bench) -
     assert letter is not None and letter.outcome is not None and letter.verdict is not None
     assert (letter.claim.run_id, letter.outcome.result) == (run, "ran")
     bench.ledger.away.unlink()
-    assert bench.ledger.report(letter.claim, letter.outcome, letter.verdict) == "succeeded"
+    ended = Ended(letter.claim, letter.outcome, letter.verdict)
+    assert bench.ledger.report([ended]).states == ["succeeded"]
 
 
 def test_a_report_the_ledger_chokes_on_is_spooled(bench: Bench) -> None:

@@ -7,6 +7,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -19,7 +20,7 @@ from auditlog.models import AuditEntry
 from jobs.models import Job, JobVersion, Pool, Tenant
 from runs.models import Attempt, LiveRun, Run, WorkerNode
 from runs.states import LiveState
-from scheduler_project.sdk.ledger import Beat, Lane, WorkerInfo
+from scheduler_project.sdk.ledger import Beat, Ended, Lane, Wanted, WorkerInfo, base_token
 from scheduler_project.sdk.outcomes import Outcome
 from scheduler_project.sdk.postgres import PostgresLedger
 from scheduler_project.sdk.retries import Verdict
@@ -146,15 +147,22 @@ def work_off(url: str, number: int) -> list[UUID]:
     lane = Lane(0, Pool.objects.get().pk, Tenant.objects.get().pk, "")
     done: list[UUID] = []
     beats = itertools.count(1)
-    while claim := ledger.claim(info.incarnation, uuid4(), lane, [TASK]):
-        assert ledger.claim(info.incarnation, claim.token, lane, [TASK], again=True) == claim
+    wanted = Wanted(info.incarnation, base_token(), lane, [TASK], most=2)
+    claims = ledger.claim(wanted)
+    while claims:
+        assert ledger.claim(wanted, again=True) == claims
         beat = next(beats)
-        answer = ledger.heartbeat(Beat(info.incarnation, beat, beat - 1, 1, 1, 0, [claim.token], False))
+        answer = ledger.heartbeat(
+            Beat(info.incarnation, beat, beat - 1, 1, 1, 0, wanted.tokens[: len(claims)], False)
+        )
         assert answer.known and not answer.gone
-        ended = Outcome("succeeded", now(), now())
-        assert ledger.report(claim, ended, Verdict("succeeded")) == "succeeded"
-        assert ledger.report(claim, ended, Verdict("succeeded")) == "succeeded"
-        done.append(claim.run_id)
+        ended = [Ended(claim, Outcome("succeeded", now(), now()), Verdict("succeeded")) for claim in claims]
+        done += [claim.run_id for claim in claims]
+        wanted = replace(wanted, token=base_token())
+        told = ledger.report(ended, wanted)
+        assert set(told.states) == {"succeeded"}
+        assert ledger.report(ended).states == told.states
+        claims = told.claims
     ledger.leave(info.incarnation)
     ledger.close()
     connection.close()
