@@ -24,10 +24,12 @@ from jobs.models import (
     Membership,
     PlannedChange,
     Pool,
+    Secret,
     Stop,
     Tenant,
 )
 from jobs.planned_change_admin import PlannedChangeAdmin
+from jobs.secret_admin import SecretAdmin
 from jobs.staff import BAD, GOOD, WARNING, LookOnly, OwnRelated, label, own_tenants
 from jobs.stop_admin import StopAdmin
 from jobs.uncounted_pages import Uncounted
@@ -141,6 +143,7 @@ for model, model_admin in (
     (Tenant, TenantsAdmin),
     (Pool, PoolAdmin),
     (Calendar, CalendarAdmin),
+    (Secret, SecretAdmin),
     (ApiKey, ApiKeyAdmin),
     (Membership, MembershipAdmin),
     (Declaration, DeclarationAdmin),

@@ -31,6 +31,7 @@ from jobs.schedules import Schedule, next_after
 from jobs.targets import target_key
 from jobs.working_times import working_time
 from scheduler_project.sdk.ids import EPOCH, MILLISECOND
+from scheduler_project.sdk.references import names_in
 
 PAUSABLE = (JobStatus.ACTIVE, JobStatus.UNRUNNABLE)
 RESUMABLE = (JobStatus.PAUSED, JobStatus.UNRUNNABLE)
@@ -323,6 +324,7 @@ def _write_version(job: Job, values: Json, anchor: datetime) -> JobVersion:
         version=job.version,
         target_key=target_key(values["target"]),
         anchor_at=anchor,
+        secret_names=names_in(values["target"]),
         created_by=current_actor().name,
         **values,
     )

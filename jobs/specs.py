@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
 
-from jobs import durations, targets
+from jobs import durations, secret_references, targets
 from jobs.catch_up_spec import DEFAULT_CATCH_UP, read_catch_up
 from jobs.input_checks import Json, expect_object, listed, near, refuse_unknown, refused, shown, whole_number
 from jobs.instants import as_text
@@ -230,9 +230,17 @@ def _read_name(value: object) -> str:
         )
     return value
 
+    if name == "target":
+        return {"target": _read_target(tenant, value)}
 
 def _read_description(value: object) -> str:
     if not isinstance(value, str) or len(value) > 4000:
+def _read_target(tenant: Tenant, value: object) -> Json:
+    target = targets.read_target(value)
+    secret_references.check_target(tenant, target)
+    return target
+
+
         raise refused(
             "description", f"{shown(value)} is not a description", "a string of at most 4000 characters"
         )
@@ -330,7 +338,6 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "description": _read_description,
     "priority": _read_priority,
     "tags": _read_tags,
-    "target": targets.read_target,
     "timeout": _read_timeout,
     "overlap": _read_overlap,
     "catch_up": read_catch_up,

@@ -13,6 +13,7 @@ from jobs.database_clock import database_now
 from jobs.input_checks import expect_object, refuse_large
 from jobs.models import Job, JobStatus
 from jobs.refusals import Conflict, JobNotRunnable, Missing, RunIsFinal, RunIsUnfinished
+from jobs.secret_references import check_input
 from runs import requests
 from runs.births import rank
 from runs.models import Run
@@ -37,6 +38,7 @@ def run_now(job: Job, given: object = None, *, request: bytes = b"", reason: str
     """One more run of the present version. `request` tells two requests apart that arrive in one millisecond."""
     if given is not None:
         refuse_large(expect_object(given, "input"), "input")
+        check_input(job.tenant, expect_object(given, "input"))
     asked = _lock_job(job.pk)
     run = _insert(
         job,

@@ -10,6 +10,8 @@ import psycopg
 from django.core.exceptions import ImproperlyConfigured
 from psycopg.conninfo import conninfo_to_dict
 
+from scheduler_project.sdk import secret_box
+
 TRUE = {"1", "true", "yes", "on"}
 FALSE = {"0", "false", "no", "off", ""}
 BROKER_SCHEMES = ("amqp", "amqps", "pyamqp")
@@ -161,6 +163,14 @@ def queue_types(name: str, brokers: Collection[str]) -> dict[str, str]:
             raise ImproperlyConfigured(f"{name} names a broker {broker!r} that BEATKEEPER_BROKERS does not")
         types[broker] = queue_type
     return types
+
+
+def encryption_keys(name: str) -> list[str]:
+    """Refused by the place in the list: a key is never quoted."""
+    try:
+        return secret_box.read_keys(text(name))
+    except ValueError as error:
+        raise ImproperlyConfigured(str(error)) from None
 
 
 def database(name: str) -> dict[str, object] | None:

@@ -8,7 +8,19 @@ from django.templatetags.static import static
 from django.urls import reverse
 
 from auditlog.models import AuditEntry
-from jobs.models import ApiKey, Calendar, Declaration, Job, JobVersion, Membership, Pool, Role, Stop, Tenant
+from jobs.models import (
+    ApiKey,
+    Calendar,
+    Declaration,
+    Job,
+    JobVersion,
+    Membership,
+    Pool,
+    Role,
+    Secret,
+    Stop,
+    Tenant,
+)
 from jobs.staff import is_superuser, list_of, may_act
 from runs.models import Attempt, Lane, LiveRun, MissedSpan, Run, SchedulerNode, WorkerNode
 
@@ -48,6 +60,7 @@ OF_ALL: list[tuple[str, list[Entry]]] = [
         [
             ("Tenants", "groups", Tenant),
             ("API keys", "key", ApiKey),
+            ("Secrets", "lock", Secret),
             ("Memberships", "badge", Membership),
             ("Users", "person", User),
             ("Audit trail", "policy", AuditEntry),

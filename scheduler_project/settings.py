@@ -13,6 +13,8 @@ DEBUG = env.boolean("BEATKEEPER_DEBUG", False)
 SECRET_KEY = env.text("SECRET_KEY")
 if not SECRET_KEY:
     raise ImproperlyConfigured("SECRET_KEY is not set: put a long random text into the environment")
+# Of the tenants' secrets: the first encrypts, each decrypts. Without one no secret can be saved.
+ENCRYPTION_KEYS = env.encryption_keys("ENCRYPTION_KEYS")
 ALLOWED_HOSTS = env.names("BEATKEEPER_ALLOWED_HOSTS", "localhost,127.0.0.1,[::1]")
 CSRF_TRUSTED_ORIGINS = env.names("BEATKEEPER_TRUSTED_ORIGINS")
 # How many of our own proxies stand before the API: so many hops of X-Forwarded-For are believed.
@@ -173,6 +175,15 @@ LOGGING = {
 if SENTRY_DSN := env.url("SENTRY_DSN", "", ("https", "http")):
     import sentry_sdk
 
-    sentry_sdk.init(dsn=SENTRY_DSN, send_default_pii=False)
+    from scheduler_project.sdk.masking import masked_event
+
+    # A request's body and a frame's variables may hold a tenant's secret; what a run prints is masked.
+    sentry_sdk.init(
+        dsn=SENTRY_DSN,
+        send_default_pii=False,
+        max_request_body_size="never",
+        include_local_variables=False,
+        before_send=masked_event,
+    )
 
 os.environ.setdefault("CELERY_APP", "scheduler_project")

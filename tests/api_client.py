@@ -26,6 +26,9 @@ class Caller:
     def patch(self, path: str, body: Any) -> Any:
         return self._send("patch", path, body, {})
 
+    def put(self, path: str, body: Any) -> Any:
+        return self._send("put", path, body, {})
+
     def delete(self, path: str) -> Any:
         return self.client.delete(address(path))
 

@@ -7,6 +7,7 @@ import secrets
 TEST_ID = os.environ.setdefault("BEATKEEPER_TEST_ID", secrets.token_hex(4))
 os.environ.setdefault("SECRET_KEY", "only-for-tests-and-not-a-secret-0123456789abcdef")
 os.environ.setdefault("DATABASE_URL", "postgresql://root@127.0.0.1:5432/postgres")
+os.environ.setdefault("ENCRYPTION_KEYS", "b25seSBmb3IgdGVzdHMsIGFuZCBub3QgYSBzZWNyZXQ=")
 os.environ.setdefault("BEATKEEPER_LOG_LEVEL", "WARNING")
 os.environ.setdefault("BEATKEEPER_QUEUE_PREFIX", f"bk-{TEST_ID}")
 # A test that wants a broker says so (fixture `broker_url`); the others meet none.

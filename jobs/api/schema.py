@@ -156,6 +156,30 @@ COMPONENTS = {
             "body": {"description": "Any JSON.", "nullable": True},
             "expect": {"type": "array", "items": number(minimum=200, maximum=599)},
         },
+            "timeout": {
+                **DURATION,
+                "description": "Of the call with its redirects; the run's own still holds.",
+            },
+            "redirects": number(
+                "How many are followed. Another host gets neither the job's headers nor its signature nor a body.",
+                minimum=0,
+                maximum=MOST_REDIRECTS,
+                default=0,
+            ),
+            "sign": obj(
+                {
+                    "secret": text(
+                        "Name of the secret that holds the key; two keys, a line each, while it rotates."
+                    )
+                },
+                required=("secret",),
+                description="Adds the header Beatkeeper-Signature.",
+            ),
+            "callback": obj(
+                {"timeout": {**DURATION, "description": "How long the outcome may take. Up to 30 days."}},
+                required=("timeout",),
+                description="An answer 202 means that the outcome follows by `POST …/runs/{id}/complete`.",
+            ),
         required=("kind", "url"),
     ),
     "CommandTarget": obj(
@@ -247,6 +271,7 @@ list_of_jobs = operation(
 )
 create_job = operation(
     "create_job",
+        query("secret", "The name of a secret their targets refer to."),
     "Create a job",
     tag="jobs",
     takes=ref("JobSpec"),

@@ -1,6 +1,6 @@
 from django.urls import path
 
-from jobs.api import calendar_views, stop_views, time_views, views
+from jobs.api import calendar_views, declaration_views, secret_views, stop_views, time_views, views
 
 urlpatterns = [
     path("jobs", views.Jobs.as_view()),
@@ -19,5 +19,9 @@ urlpatterns = [
     path("blackouts/<str:stop_id>/lift", stop_views.LiftBlackout.as_view()),
     path("calendars", calendar_views.Calendars.as_view()),
     path("calendars/<str:name>", calendar_views.OneCalendar.as_view()),
+    path("secrets", secret_views.Secrets.as_view()),
+    path("secrets/<str:name>", secret_views.OneSecret.as_view()),
+    path("declarations", declaration_views.Declarations.as_view()),
+    path("worker/declarations", declaration_views.DeclarationsOfWorker.as_view()),
     path("schedules/preview", views.SchedulePreview.as_view()),
 ]

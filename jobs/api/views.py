@@ -35,7 +35,7 @@ class Jobs(APIView):
 
     @schema.list_of_jobs
     def get(self, request: Request) -> Response:
-        refuse_unknown_query(request, ("tag", "status", "q", "pool", "calendar", "limit", "cursor"))
+        refuse_unknown_query(request, ("tag", "status", "q", "pool", "calendar", "secret", "limit", "cursor"))
         return paged(
             self, request, _filtered(request), lambda page: jobs_json(page, secrets=sees_secrets(request))
         )
@@ -179,12 +179,14 @@ def _read_policy(given: object) -> str | None:
     )
 
 
-def answer_once(request: Request, act: Callable[[], Answer]) -> Response:
-    """With an Idempotency-Key the act is done once, however often it is asked."""
+def answer_once(request: Request, act: Callable[[], Answer], told_apart_by: object = None) -> Response:
+    """With an Idempotency-Key the act is done once, however often it is asked. Another body is another request;
+    where a digest of the body must not be kept, it is `told_apart_by` something else."""
     given = request.headers.get("Idempotency-Key", "")
     if given:
         what = f"{request.method} {request.path}"
-        answer = once(tenant_of(request), read_key(given), what, request.data, act)
+        body = request.data if told_apart_by is None else told_apart_by
+        answer = once(tenant_of(request), read_key(given), what, body, act)
     else:
         answer = act()
     headers = {"Idempotency-Replayed": "true"} if answer.replayed else {}
@@ -227,6 +229,11 @@ def _filtered(request: Request) -> QuerySet[Job]:
             calendar__deleted_at=None,
         )
         jobs = jobs.filter(Exists(planned_by))
+    if secret := request.query_params.get("secret"):
+        refers = JobVersion.objects.exclude(secret_names=[]).filter(
+            job=OuterRef("pk"), version=OuterRef("version"), secret_names__contains=[secret]
+        )
+        jobs = jobs.filter(Exists(refers))
     if text := request.query_params.get("q"):
         jobs = jobs.filter(name__icontains=text)
     return jobs

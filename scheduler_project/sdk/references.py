@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+from urllib.parse import quote
 
 LEAD = "${secret:"
-NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,59}")
 FOUND = re.compile(r"(?P<escape>\$?)\$\{secret:(?P<name>[^{}]*)(?P<end>\}?)")
 
 
@@ -47,6 +48,14 @@ def names_in(*values: Any) -> list[str]:
     return sorted({name for value in values for text in strings_in(value) for name in references_in(text)})
 
 
+def resolved_target(target: dict[str, Any], secrets: Mapping[str, str]) -> dict[str, Any]:
+    """In a URL a secret is one value of its path or query, whatever characters it has."""
+    return {
+        name: resolved(item, secrets, _as_part_of_url if name == "url" else str)
+        for name, item in target.items()
+    }
+
+
 def resolved(value: Any, secrets: Mapping[str, str], written: Callable[[str], str] = str) -> Any:
     """A copy with every reference replaced by the secret, as it is `written` there."""
     if isinstance(value, str):
@@ -63,7 +72,11 @@ def _resolved_text(text: str, secrets: Mapping[str, str], written: Callable[[str
         if found["escape"]:
             return found[0][1:]
         if found["name"] not in secrets:
-            raise SecretMissing(f"The secret {found['name'][:64]} does not exist")
+            raise SecretMissing(f"There is no secret {found['name'][:60]}")
         return written(secrets[found["name"]])
 
     return FOUND.sub(put, text)
+
+
+def _as_part_of_url(secret: str) -> str:
+    return quote(secret, safe="")
