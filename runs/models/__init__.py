@@ -1,6 +1,7 @@
 """What happened and is happening."""
 
 from runs.models.breaker import Breaker, BreakerState, RetryBudget
+from runs.models.celery_firing import CeleryFiring
 from runs.models.dead_letter import DeadLetter, Decision, Redrive, RedriveState
 from runs.models.lane import JobGate, Lane
 from runs.models.missed import MissedSpan, SpanState
@@ -12,6 +13,7 @@ __all__ = [
     "AttemptOutcome",
     "Breaker",
     "BreakerState",
+    "CeleryFiring",
     "DeadLetter",
     "Decision",
     "Ending",
