@@ -10,10 +10,10 @@ from django.conf import settings
 from runs.models import Attempt, LiveRun, Run
 from runs.states import LiveState
 from scheduler_project.sdk.ids import MILLISECOND, id_range, instant_of
-from scheduler_project.sdk.log_store import LogMissing, LogStore, log_store
+from scheduler_project.sdk.log_store import LogMissing, PlatformLogStore, log_store
 from scheduler_project.sdk.outcomes import LogPointer
 
-__all__ = ["Line", "LogMissing", "NoSuchAttempt", "attempts_of", "lines", "read_log"]
+__all__ = ["Line", "LogMissing", "NoSuchAttempt", "attempts_of", "lines", "read_log", "store"]
 
 
 class NoSuchAttempt(Exception):
@@ -66,8 +66,8 @@ def _read(claim: Claimed | None, run: Run) -> bytes | None:
     if claim is None:
         return b""
     if claim.pointer:
-        return _store(settings.LOG_STORE_URL).read(claim.pointer)
-    return _store(settings.LOG_STORE_URL).read_open(run.pk, claim.claim_seq)
+        return store().read(claim.pointer)
+    return store().read_open(run.pk, claim.claim_seq)
 
 
 def _claim(run: Run, number: int | None) -> Claimed | None:
@@ -93,6 +93,10 @@ def _pointer(attempt: Attempt) -> LogPointer | None:
     return LogPointer(attempt.log_object, attempt.log_offset, attempt.log_length)
 
 
+def store() -> PlatformLogStore:
+    return _store_at(settings.LOG_STORE_URL)
+
+
 @lru_cache
-def _store(url: str) -> LogStore:
+def _store_at(url: str) -> PlatformLogStore:
     return log_store(url)

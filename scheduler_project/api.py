@@ -24,6 +24,7 @@ from rest_framework.response import Response
 from auditlog.context import current
 from jobs.input_checks import unstorable
 from jobs.refusals import MOST_ERRORS, Conflict, FieldError, InvalidInput, KeyReused, Missing, Refused
+from scheduler_project.sdk.ledger import LedgerRefused, LedgerUnavailable
 
 logger = logging.getLogger(__name__)
 
@@ -142,9 +143,11 @@ def problem(error: Exception, context: Any = None) -> Response | None:
     """DRF's exception handler: every refusal in one form. None: it is our own mistake, and Django's to report."""
     if isinstance(error, Refused):
         return _response(_status(error), _refusal(error))
-    if isinstance(error, (OperationalError, InterfaceError)):
+    if isinstance(error, (OperationalError, InterfaceError, LedgerUnavailable)):
         logger.exception("the database is not available")
         return _response(503, problem_body(503, "the database is not available"), {"Retry-After": "5"})
+    if isinstance(error, LedgerRefused):
+        return _response(409, problem_body(409, str(error).rstrip("."), Conflict.code))
     if isinstance(error, Http404):
         error = exceptions.NotFound()
     if isinstance(error, PermissionDenied):

@@ -1,21 +1,24 @@
 -- The worker's statements. Each moves a run by one guarded write; a row that does not come back was not ours.
 
 -- name: register
--- A new incarnation; the pool must exist.
+-- A new incarnation; the pool must exist. One that came for a tenant is never another's.
 INSERT INTO beatkeeper_worker_node
-    (incarnation, name, pool_id, host, pid, slots, known_targets, version, region, state, resources, held,
+    (incarnation, name, pool_id, tenant_id, host, pid, slots, known_targets, version, region, state, resources, held,
      lease_seconds, started_at, last_beat_at, previous_beat_at)
-SELECT %(incarnation)s, %(name)s, pool.id, %(host)s, %(pid)s, %(slots)s, %(known_targets)s, %(version)s,
+SELECT %(incarnation)s, %(name)s, pool.id, %(of_tenant)s::int, %(host)s, %(pid)s, %(slots)s, %(known_targets)s, %(version)s,
        %(region)s, 'active', '{}', '{}', %(lease)s, clock_timestamp(), clock_timestamp(), clock_timestamp()
 FROM beatkeeper_pool pool
 WHERE pool.slug = %(pool)s
 ON CONFLICT (incarnation) DO UPDATE SET last_beat_at = clock_timestamp()
+    WHERE beatkeeper_worker_node.pool_id = excluded.pool_id
+      AND beatkeeper_worker_node.tenant_id IS NOT DISTINCT FROM excluded.tenant_id
 RETURNING pool_id;
 
 -- name: lanes
--- Lanes of the pool made after the ones the worker has heard of.
+-- Lanes of the pool made after the ones the worker has heard of; of a tenant's worker, that tenant's alone.
 SELECT id, pool_id, tenant_id, queue FROM beatkeeper_lane
 WHERE pool_id = %(pool_id)s AND id > %(lanes_after)s
+  AND (%(of_tenant)s::int IS NULL OR tenant_id = %(of_tenant)s)
 ORDER BY id;
 
 -- name: heartbeat
@@ -47,11 +50,13 @@ WHERE live.id IS NULL OR live.cancel_requested_at IS NOT NULL;
 -- name: lanes_with_work
 -- Lanes of the worker's pool that hold runs queued for a while: tenants by loose index scan, one probe each.
 WITH RECURSIVE tenant (id) AS (
-    SELECT min(tenant_id) FROM beatkeeper_live_run WHERE state = 'queued' AND pool_id = %(pool_id)s
+    SELECT min(tenant_id) FROM beatkeeper_live_run
+    WHERE state = 'queued' AND pool_id = %(pool_id)s
+      AND (%(of_tenant)s::int IS NULL OR tenant_id = %(of_tenant)s)
     UNION ALL
     SELECT (SELECT min(tenant_id) FROM beatkeeper_live_run
             WHERE state = 'queued' AND pool_id = %(pool_id)s AND tenant_id > tenant.id)
-    FROM tenant WHERE tenant.id IS NOT NULL
+    FROM tenant WHERE tenant.id IS NOT NULL AND %(of_tenant)s::int IS NULL
 )
 SELECT lane.id, lane.pool_id, lane.tenant_id, lane.queue
 FROM tenant
@@ -126,7 +131,7 @@ WITH node AS MATERIALIZED (
 )
 SELECT moved.id AS run_id, moved.state, moved.claim_seq, moved.claim_token AS token, moved.worker AS incarnation,
        moved.attempt, moved.job_id, moved.version, moved.tenant_id, moved.trigger, moved.planned_at,
-       moved.claimed_at, moved.input, moved.gated, moved.traceparent,
+       moved.claimed_at, moved.input, moved.gated, moved.traceparent, moved.losses,
        numbered.job_name, numbered.target, numbered.timeout_ms, numbered.retry, numbered.tenant,
        numbered.allowed_hosts
 FROM moved JOIN numbered USING (id)
@@ -136,7 +141,7 @@ ORDER BY moved.claim_token;
 -- The claims whose answer was lost, by the tokens they were asked with.
 SELECT live.id AS run_id, live.state, live.claim_seq, live.claim_token AS token, live.worker AS incarnation,
        live.attempt, live.job_id, live.version, live.tenant_id, live.trigger, live.planned_at, live.claimed_at,
-       live.input, live.gated, live.traceparent,
+       live.input, live.gated, live.traceparent, live.losses,
        job.name AS job_name, version.target, version.timeout_ms, version.retry, tenant.slug AS tenant,
        tenant.allowed_hosts
 FROM beatkeeper_live_run live
@@ -161,9 +166,10 @@ WITH told AS MATERIALIZED (
         %(run_ids)s::uuid[], %(claim_seqs)s::int[], %(workers)s::uuid[], %(attempt_ids)s::uuid[],
         %(next_states)s::text[], %(delays)s::float8[], %(outcomes)s::text[], %(results)s::jsonb[],
         %(error_classes)s::text[], %(error_types)s::text[], %(error_lines)s::text[], %(fingerprints)s::text[],
-        %(exit_codes)s::int[], %(log_objects)s::text[], %(log_offsets)s::bigint[], %(log_lengths)s::bigint[]
+        %(exit_codes)s::int[], %(log_objects)s::text[], %(log_offsets)s::bigint[], %(log_lengths)s::bigint[],
+        %(next_inputs)s::jsonb[]
     ) AS told (run_id, of_claim, of_worker, attempt_id, wanted_state, delay, outcome, result, error_class, error_type,
-               error_line, fingerprint, exit_code, log_object, log_offset, log_length)
+               error_line, fingerprint, exit_code, log_object, log_offset, log_length, next_input)
 ), mine AS MATERIALIZED (
     SELECT live.id, live.tenant_id, live.attempt, live.claim_seq, live.worker, live.state, live.claimed_at,
            live.started_at, live.available_at, live.rank, live.gated, live.cancel_reason, told.*,
@@ -180,7 +186,10 @@ WITH told AS MATERIALIZED (
     UPDATE beatkeeper_live_run live
     SET state = mine.next_state,
         attempt = CASE WHEN mine.next_state = 'ready' THEN live.attempt - 1 ELSE live.attempt END,
-        reason = CASE WHEN mine.next_state = 'ready' THEN 'given back' ELSE 'retry' END,
+        reason = CASE WHEN mine.next_state = 'ready' THEN 'given back'
+                      WHEN mine.error_class = 'worker_lost' THEN 'worker lost' ELSE 'retry' END,
+        losses = live.losses + CASE WHEN mine.error_class = 'worker_lost' THEN 1 ELSE 0 END,
+        input = coalesce(mine.next_input, live.input),
         available_at = clock_timestamp() + make_interval(secs => mine.delay),
         rank = live.rank + (1000 * extract(epoch FROM
             clock_timestamp() + make_interval(secs => mine.delay) - live.available_at))::bigint,
@@ -312,14 +321,16 @@ WHERE incarnation = %(incarnation)s AND state IN ('active', 'draining', 'suspect
 
 -- name: declare
 -- Jobs that decorators ask for; the platform applies them through its own services.
-INSERT INTO beatkeeper_declaration (tenant_id, pool_id, name, spec, error)
-SELECT tenant.id, pool.id, %(name)s, %(spec)s, ''
+INSERT INTO beatkeeper_declaration (tenant_id, pool_id, name, source, spec, error)
+SELECT tenant.id, pool.id, %(name)s, %(source)s, %(spec)s, ''
 FROM beatkeeper_tenant tenant, beatkeeper_pool pool
 WHERE tenant.slug = %(tenant)s AND pool.slug = %(pool)s
 ON CONFLICT (tenant_id, name) DO UPDATE
-    SET spec = excluded.spec, pool_id = excluded.pool_id, declared_at = now(), applied_at = NULL, error = ''
+    SET spec = excluded.spec, pool_id = excluded.pool_id, source = excluded.source, withdrawn_at = NULL,
+        declared_at = now(), applied_at = NULL, error = ''
     WHERE beatkeeper_declaration.spec IS DISTINCT FROM excluded.spec
        OR beatkeeper_declaration.pool_id <> excluded.pool_id OR beatkeeper_declaration.error <> ''
+       OR beatkeeper_declaration.source <> excluded.source OR beatkeeper_declaration.withdrawn_at IS NOT NULL
 RETURNING id;
 
 -- name: declaration_errors

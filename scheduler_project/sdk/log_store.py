@@ -10,8 +10,11 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import gzip
+import json
 import os
 import re
+from collections.abc import Iterator
+from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO, Protocol
@@ -50,6 +53,20 @@ class LogStore(Protocol):
         """The lines so far; None: nothing is open."""
 
 
+class PlatformLogStore(LogStore, Protocol):
+    """Where the platform puts what workers bring that cannot reach the store themselves."""
+
+    def append(self, run: UUID, claim_seq: int, offset: int, lines: bytes) -> int:
+        """More of a running attempt's lines, from the offset on. Returns how far they reach now: who has lines
+        beyond that goes on there."""
+
+    def keep(self, run: UUID, claim_seq: int, tenant: str, incarnation: UUID, member: bytes) -> LogPointer:
+        """A finished attempt's lines, sealed by its worker. Brought twice, they are there once."""
+
+    def kept(self, run: UUID, claim_seq: int) -> LogPointer | None:
+        """What `keep` answered, until it is discarded."""
+
+
 class FolderLogStore:
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -73,8 +90,34 @@ class FolderLogStore:
         return LogPointer(name, offset, length)
 
     def discard(self, run: UUID, claim_seq: int) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            self._open_path(run, claim_seq).unlink()
+        for path in (self._open_path(run, claim_seq), self._note_path(run, claim_seq)):
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()
+
+    def append(self, run: UUID, claim_seq: int, offset: int, lines: bytes) -> int:
+        with self._locked(self._open_path(run, claim_seq)) as file:
+            size = file.seek(0, os.SEEK_END)
+            if offset <= size:
+                file.write(lines[size - offset :])
+            return file.tell()
+
+    def keep(self, run: UUID, claim_seq: int, tenant: str, incarnation: UUID, member: bytes) -> LogPointer:
+        with self._locked(self._note_path(run, claim_seq)) as note:
+            if noted := note.read():
+                return LogPointer(**json.loads(noted))
+            name = object_name(tenant, incarnation, datetime.now(timezone.utc))
+            path = self.root / name
+            self._make_folder(path.parent)
+            pointer = LogPointer(name, *_append(path, member))
+            note.write(json.dumps(asdict(pointer)).encode())
+            return pointer
+
+    def kept(self, run: UUID, claim_seq: int) -> LogPointer | None:
+        try:
+            noted = self._note_path(run, claim_seq).read_bytes()
+        except FileNotFoundError:
+            return None
+        return LogPointer(**json.loads(noted)) if noted else None
 
     def read(self, pointer: LogPointer) -> bytes:
         if not OBJECT_NAME.fullmatch(pointer.object) or ".." in pointer.object:
@@ -105,11 +148,23 @@ class FolderLogStore:
         for step in reversed(missing):
             step.mkdir(mode=FOLDER_MODE, exist_ok=True)
 
+    @contextlib.contextmanager
+    def _locked(self, path: Path) -> Iterator[IO[bytes]]:
+        """One writer at a time, also of several web processes."""
+        self._make_folder(path.parent)
+        with open(path, "a+b", buffering=0, opener=_for_owner_and_group) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            yield file
+
     def _open_path(self, run: UUID, claim_seq: int) -> Path:
         return self._open_folder / f"{UUID(str(run))}.{int(claim_seq)}.jsonl"
 
+    def _note_path(self, run: UUID, claim_seq: int) -> Path:
+        return self._open_path(run, claim_seq).with_suffix(".kept")
 
-def log_store(url: str) -> LogStore:
+
+def log_store(url: str) -> FolderLogStore:
     parts = urlsplit(url)
     if parts.scheme == "file" and parts.path.startswith("/") and not parts.netloc:
         return FolderLogStore(Path(unquote(parts.path)))

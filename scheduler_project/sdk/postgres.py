@@ -32,6 +32,7 @@ from .ledger import (
     given_back,
 )
 from .outcomes import Outcome
+from .plan import said
 from .sql import statements
 
 SQL = statements(Path(__file__).with_name("ledger.sql"))
@@ -49,8 +50,10 @@ Connection = psycopg.Connection[dict[str, Any]]
 class PostgresLedger:
     """One connection, opened when first used, and anew after a fork or a failure."""
 
-    def __init__(self, dsn: str, *, overtime: float = 60.0) -> None:
+    def __init__(self, dsn: str, *, overtime: float = 60.0, of_tenant: int | None = None) -> None:
         self._dsn = dsn
+        # None: a worker of the platform's own, which serves every lane of its pool.
+        self._of_tenant = of_tenant
         # The guard ends a run at its time limit; this much later rescue believes that the guard is gone.
         self._overtime = overtime
         self._lock = threading.RLock()
@@ -63,18 +66,18 @@ class PostgresLedger:
 
     def register(self, info: WorkerInfo) -> list[Lane]:
         with _refusing("the worker", info.name), self._transaction() as connection:
-            row = connection.execute(
-                SQL["register"], {**vars(info), "known_targets": list(info.known_targets)}
-            ).fetchone()
+            values = {**vars(info), "known_targets": list(info.known_targets), "of_tenant": self._of_tenant}
+            row = connection.execute(SQL["register"], values).fetchone()
             if row is None:
                 raise LedgerRefused(
                     f"There is no pool {info.pool!r}: create it in the admin, or name another."
                 )
             self._pools[info.incarnation] = (row["pool_id"], list(info.known_targets))
-            return _lanes(connection.execute(SQL["lanes"], {"pool_id": row["pool_id"], "lanes_after": 0}))
+            values |= {"pool_id": row["pool_id"], "lanes_after": 0}
+            return _lanes(connection.execute(SQL["lanes"], values))
 
     def heartbeat(self, beat: Beat) -> Answer:
-        values = {**vars(beat), "held": list(beat.held)}
+        values = {**vars(beat), "held": list(beat.held), "of_tenant": self._of_tenant}
         with self._transaction() as connection:
             # A lost heartbeat costs nothing, so none waits for the disk.
             connection.execute("SET LOCAL synchronous_commit = off")
@@ -188,14 +191,14 @@ class PostgresLedger:
             raise LedgerRefused(" ".join(refused))
 
     def _declare(self, connection: Connection, declaration: dict[str, Any], names: Mapping[str, str]) -> None:
-        spec = {key: value for key, value in declaration.items() if key != "name"}
-        name = str(declaration["name"])
+        name, source = str(declaration["name"]), str(declaration.get("source", ""))
         if len(name) > LONGEST_JOB_NAME:
             raise LedgerRefused(
                 f"The name of the job {_begin(name)} is longer than {LONGEST_JOB_NAME} characters."
             )
         with _refusing("the job", name), connection.transaction():
-            connection.execute(SQL["declare"], {**names, "name": name, "spec": Jsonb(spec)})
+            values = {**names, "name": name, "source": source, "spec": Jsonb(said(declaration))}
+            connection.execute(SQL["declare"], values)
 
     def declaration_errors(self, tenant: str, names: Sequence[str]) -> dict[str, str]:
         with self._connected() as connection:
@@ -298,6 +301,7 @@ def report_values(ended: Sequence[Ended]) -> dict[str, list[Any]]:
         "log_objects": [log.object if log else "" for log in logs],
         "log_offsets": [log.offset if log else None for log in logs],
         "log_lengths": [log.length if log else None for log in logs],
+        "next_inputs": [outcome.next_input and Jsonb(outcome.next_input) for outcome in outcomes],
     }
 
 

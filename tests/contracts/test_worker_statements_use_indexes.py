@@ -91,7 +91,7 @@ def test_a_heartbeat_costs_the_same_whatever_is_unfinished(connection: psycopg.C
 
 
 def test_lanes_with_work_are_found_without_reading_their_backlog(connection: psycopg.Connection[Row]) -> None:
-    values = {"pool_id": 1, "known": KNOWN, "feed_after": 1.0, "most": 200}
+    values = {"pool_id": 1, "known": KNOWN, "feed_after": 1.0, "most": 200, "of_tenant": None}
     cost = cost_of(connection, SQL["lanes_with_work"], values)
     lanes = connection.execute(
         "SELECT count(DISTINCT tenant_id) AS n FROM beatkeeper_live_run WHERE state = 'queued'"

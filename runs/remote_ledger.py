@@ -1,0 +1,241 @@
+"""What a worker's key may say and hear: the statements of every worker, held to the key's tenant and pool.
+
+Of all that a request names, only what is the key's is used: its pool and lane are the key's own, an incarnation of
+somebody else is answered as one that never was, and what the report needs to know of a run is read here again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import psycopg
+from django.db import connection
+from psycopg.rows import dict_row
+from psycopg.types.json import JsonbLoader
+
+from jobs.input_checks import refuse_large, refused
+from jobs.models import ApiKey, Pool
+from jobs.refusals import Conflict
+from runs.models import ErrorClass, LiveRun, WorkerNode
+from runs.states import FinalState, LiveState
+from scheduler_project.sdk.ledger import (
+    GIVEN_BACK,
+    MOST_CLAIMS,
+    READY,
+    Answer,
+    Beat,
+    Claim,
+    Ended,
+    Lane,
+    LedgerRefused,
+    LedgerUnavailable,
+    Told,
+    Wanted,
+    WorkerInfo,
+)
+from scheduler_project.sdk.log_store import PlatformLogStore
+from scheduler_project.sdk.outcomes import FAILED, SUCCEEDED, LogPointer
+from scheduler_project.sdk.postgres import AWAY, Connection, PostgresLedger
+from scheduler_project.sdk.spool import claim_of
+from scheduler_project.sdk.wire import End
+
+NO_JOB = UUID(int=0)
+MOST_SLOTS = 10_000
+MOST_HELD = 20_000
+MOST_TARGETS = 5_000
+MOST_DECLARATIONS = 1_000
+LONGEST_DELAY = 31 * 86_400.0
+# What may become of a run, by what came of the attempt. The retry policy is the worker's to apply.
+NEXT_STATES = {
+    SUCCEEDED: (FinalState.SUCCEEDED, LiveState.WAITING_CALLBACK),
+    FAILED: (FinalState.DEAD, LiveState.DELAYED),
+    GIVEN_BACK: (READY,),
+}
+
+
+class WorkerCursor(psycopg.Cursor[dict[str, Any]]):
+    """As on a worker's own connection: Django's binds on this side and leaves JSON as text."""
+
+    def __init__(self, connection: Connection, **_options: Any) -> None:
+        super().__init__(connection, row_factory=dict_row)
+        self.adapters.register_loader("jsonb", JsonbLoader)
+
+
+class RemoteLedger(PostgresLedger):
+    def __init__(self, key: ApiKey, logs: PlatformLogStore) -> None:
+        super().__init__("", of_tenant=key.tenant_id)
+        assert key.pool is not None  # noqa: S101 - the table's own constraint
+        self.tenant, self.pool, self.logs = key.tenant, key.pool, logs
+
+    def register(self, info: WorkerInfo) -> list[Lane]:
+        self._own_names(info.pool, "")
+        if not 1 <= info.slots <= MOST_SLOTS:
+            raise refused(
+                "slots", f"{info.slots} slots are out of range", f"1 to {MOST_SLOTS}", "out_of_range"
+            )
+        if not 2.0 <= info.lease <= 3600.0:
+            raise refused("lease", f"{info.lease:g} s is out of range", "2 to 3600 seconds", "out_of_range")
+        _refuse_many("known_targets", info.known_targets, MOST_TARGETS)
+        if not Pool.objects.open_to(self.tenant).filter(pk=self.pool.pk).exists():
+            raise Conflict(f"the pool {self.pool} is no longer open to {self.tenant}")
+        return super().register(replace(info, pool=self.pool.slug))
+
+    def heartbeat(self, beat: Beat) -> Answer:
+        if not self._owned([beat.incarnation]):
+            return Answer(known=False)
+        _refuse_many("held", beat.held, MOST_HELD)
+        return super().heartbeat(beat)
+
+    def claim(self, wanted: Wanted, again: bool = False) -> list[Claim]:
+        own = self._own_lane(wanted)
+        return super().claim(own, again) if own else []
+
+    def report(self, ended: Sequence[Ended], wanted: Wanted | None = None) -> Told:
+        told = super().report(ended, self._own_lane(wanted) if wanted else None)
+        for one, state in zip(ended, told.states, strict=True):
+            if state is not None:
+                self.logs.discard(one.claim.run_id, one.claim.claim_seq)
+        return told
+
+    def report_ends(self, ends: Sequence[End], wanted: Wanted | None) -> Told:
+        """Each by itself: what is not ours changes nothing and costs the others nothing."""
+        _refuse_many("ended", ends, MOST_CLAIMS)
+        for number, end in enumerate(ends):
+            _check(end, f"ended[{number}]")
+        owned = self._owned(end.incarnation for end in ends)
+        facts = self._facts(ends)
+        ours = [self._ended(end, facts) for end in ends if end.incarnation in owned]
+        told = self.report(ours, wanted)
+        states = iter(told.states)
+        return Told([next(states) if end.incarnation in owned else None for end in ends], told.claims)
+
+    def leave(self, incarnation: UUID) -> None:
+        if self._owned([incarnation]):
+            super().leave(incarnation)
+
+    def declare(self, pool: str, tenant: str, declarations: Sequence[dict[str, Any]], *more: Any) -> None:
+        self._own_names(pool, tenant)
+        _refuse_many("declarations", declarations, MOST_DECLARATIONS)
+        super().declare(self.pool.slug, self.tenant.slug, declarations, *more)
+
+    def declaration_errors(self, tenant: str, names: Sequence[str]) -> dict[str, str]:
+        self._own_names("", tenant)
+        _refuse_many("names", names, MOST_DECLARATIONS)
+        return super().declaration_errors(self.tenant.slug, names)
+
+    def keep_log(self, run: UUID, claim_seq: int, incarnation: UUID, member: bytes) -> LogPointer:
+        self._own_claim(run, claim_seq, incarnation)
+        return self.logs.keep(run, claim_seq, self.tenant.slug, incarnation, member)
+
+    def append_log(self, run: UUID, claim_seq: int, incarnation: UUID, offset: int, lines: bytes) -> int:
+        self._own_claim(run, claim_seq, incarnation)
+        return self.logs.append(run, claim_seq, offset, lines)
+
+    # What is ours.
+
+    def _own_names(self, pool: str, tenant: str) -> None:
+        """A worker need not name them. Another's are unknown, whether they exist or not."""
+        if pool not in ("", self.pool.slug):
+            raise LedgerRefused(f"This key is for the pool {self.pool.slug!r}: name that one, or none.")
+        if tenant not in ("", self.tenant.slug):
+            raise LedgerRefused(f"This key is of the tenant {self.tenant.slug!r}: name that one, or none.")
+
+    def _owned(self, incarnations: Iterable[UUID]) -> set[UUID]:
+        nodes = WorkerNode.objects.filter(tenant=self.tenant, pool=self.pool)
+        return set(nodes.filter(pk__in=set(incarnations)).values_list("pk", flat=True))
+
+    def _own_lane(self, wanted: Wanted) -> Wanted | None:
+        if not 1 <= wanted.most <= MOST_CLAIMS:
+            raise refused(
+                "wanted.most", f"{wanted.most} is out of range", f"1 to {MOST_CLAIMS}", "out_of_range"
+            )
+        if wanted.token.int % 256:
+            raise refused("wanted.token", "is no first token of a batch", "its last byte is zero")
+        _refuse_many("wanted.known", wanted.known, MOST_TARGETS)
+        if not self._owned([wanted.incarnation]):
+            return None
+        return replace(wanted, lane=Lane(wanted.lane.id, self.pool.pk, self.tenant.pk, ""))
+
+    def _own_claim(self, run: UUID, claim_seq: int, incarnation: UUID) -> None:
+        """What is not ours any more and what never was are refused alike."""
+        held = LiveRun.objects.filter(pk=run, claim_seq=claim_seq, worker=incarnation)
+        if not held.exists() or not self._owned([incarnation]):
+            raise Conflict("this claim is not, or no longer, this worker's")
+
+    def _facts(self, ends: Sequence[End]) -> dict[tuple[UUID, int, UUID], tuple[UUID, bool]]:
+        """Job and gate of what is still running. The rest changes nothing, so nothing need be known of it."""
+        live = LiveRun.objects.filter(pk__in={end.run_id for end in ends}, worker__isnull=False)
+        return {
+            (run, claim_seq, worker): (job, gated)
+            for run, claim_seq, worker, job, gated in live.values_list(
+                "pk", "claim_seq", "worker", "job_id", "gated"
+            )
+            if worker is not None
+        }
+
+    def _ended(self, end: End, facts: dict[tuple[UUID, int, UUID], tuple[UUID, bool]]) -> Ended:
+        job, gated = facts.get((end.run_id, end.claim_seq, end.incarnation), (NO_JOB, False))
+        claim = claim_of(
+            {
+                "run_id": str(end.run_id),
+                "claim_seq": end.claim_seq,
+                "token": str(end.token),
+                "incarnation": str(end.incarnation),
+                "job_id": str(job),
+                "gated": gated,
+                "attempt": 0,
+                "version": 0,
+                "tenant_id": self.tenant.pk,
+                "tenant": self.tenant.slug,
+                "timeout": 0.0,
+                "retry": {},
+            }
+        )
+        # Where the log lies is what we have written down, never what the worker says.
+        log = self.logs.kept(end.run_id, end.claim_seq)
+        return Ended(claim, replace(end.outcome, log=log), end.verdict)
+
+    # Django's connection, as a worker has it.
+
+    @contextmanager
+    def _connected(self) -> Iterator[Connection]:
+        connection.ensure_connection()
+        raw = connection.connection
+        before = raw.cursor_factory
+        raw.cursor_factory = WorkerCursor
+        try:
+            yield raw
+        except AWAY as error:
+            connection.close()
+            raise LedgerUnavailable("the database is not available") from error
+        finally:
+            raw.cursor_factory = before
+
+    def close(self) -> None:
+        """The connection is Django's, which closes it in its own time."""
+
+
+def _check(end: End, at: str) -> None:
+    outcome, verdict = end.outcome, end.verdict
+    if verdict.state not in NEXT_STATES.get(outcome.kind, ()):
+        raise refused(f"{at}.verdict.state", f"{verdict.state[:40]!r} does not follow {outcome.kind[:40]!r}")
+    if not 0.0 <= verdict.delay <= LONGEST_DELAY:
+        raise refused(
+            f"{at}.verdict.delay",
+            f"{verdict.delay:g} s is out of range",
+            f"0 to {LONGEST_DELAY:g}",
+            "out_of_range",
+        )
+    if outcome.error_class is not None and outcome.error_class not in ErrorClass.values:
+        raise refused(f"{at}.outcome.error_class", f"{outcome.error_class[:40]!r} is no class of errors")
+    for name in ("result", "next_input"):
+        refuse_large(getattr(outcome, name, None), f"{at}.outcome.{name}")
+
+
+def _refuse_many(field: str, values: Sequence[object], most: int) -> None:
+    if len(values) > most:
+        raise refused(field, f"{len(values)} are over the limit of {most}", code="too_large")

@@ -1,0 +1,265 @@
+"""The ledger over HTTPS, for workers that see neither the platform's database nor its keys.
+
+A request is never sent twice by itself: a claim whose answer was lost must be asked for `again`, and only the caller
+knows that it was. So a kept connection is looked at before it is used, and one the server has closed is replaced
+before anything is sent.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import select
+import ssl
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit, urlunsplit
+from uuid import UUID
+
+from . import wire
+from .client import BASE, checked_key, checked_url, in_words
+from .clock_skew import RoundTrip
+from .ledger import (
+    Answer,
+    Beat,
+    Claim,
+    Ended,
+    Lane,
+    LedgerRefused,
+    LedgerUnavailable,
+    Told,
+    Wanted,
+    WorkerInfo,
+    given_back,
+)
+from .outcomes import LogPointer
+
+T = TypeVar("T")
+
+SCHEMES = ("https", "http")
+CONNECT_SECONDS = 5.0
+ANSWER_SECONDS = 15.0
+LARGEST_ANSWER = 64 * 1024 * 1024
+# Longer silences than this a server does not impose: by then the fence may have to be kept.
+LONGEST_WAIT = 5.0
+MOST_KEPT = 8
+JSON = "application/json"
+GZIP = "application/gzip"
+LINES = "application/x-ndjson"
+# The platform, or what stands before it, is not able to answer now. Whether it did what was asked is not known.
+AWAY = (408, 425, 429, 500, 502, 503, 504)
+KEY_REFUSED = (401, 403)
+
+
+class KeyRefused(LedgerRefused):
+    """The platform does not take this key any more, or never did."""
+
+
+@dataclass(frozen=True)
+class Address:
+    url: str
+    key: str
+    ca_file: str = ""
+
+    def __repr__(self) -> str:
+        return f"Address({self.url!r})"
+
+
+def ledger_url(url: str, key: str, ca_file: str = "") -> str:
+    """All that opens the ledger, as one text: a secret."""
+    parts = urlsplit(checked_url(url))
+    query = urlencode({"ca_file": ca_file}) if ca_file else ""
+    return urlunsplit(
+        parts._replace(netloc=f"{quote(checked_key(key), safe='')}@{parts.netloc}", query=query)
+    )
+
+
+def is_remote(url: str) -> bool:
+    return url.partition("://")[0] in SCHEMES
+
+
+def read_address(url: str) -> Address:
+    """`https://<key>@host:port`, with `?ca_file=…` for a certificate authority of one's own."""
+    parts = urlsplit(url)
+    login, _, host = parts.netloc.rpartition("@")
+    # As a user name, or where one would write a password.
+    key = unquote(login.strip(":"))
+    if not key:
+        raise ValueError(
+            "The address of the platform comes without a key: give a worker's key in BEATKEEPER_API_KEY, or as api_key"
+        )
+    [ca_file] = parse_qs(parts.query).get("ca_file", [""])
+    if ca_file and not os.path.isfile(ca_file):
+        raise ValueError(f"There is no file {ca_file}: BEATKEEPER_CA_FILE names the certificate authority")
+    plain = urlunsplit(parts._replace(netloc=host, query=""))
+    return Address(checked_url(plain), checked_key(key), ca_file)
+
+
+class Response(NamedTuple):
+    status: int
+    kind: str
+    body: bytes
+    retry_after: str
+
+
+class HttpsLedger:
+    """Connections are kept, as many as are used at once, and none is used by a process that did not open it."""
+
+    def __init__(self, url: str) -> None:
+        self._address = read_address(url)
+        parts = urlsplit(self._address.url)
+        self._host, self._port = str(parts.hostname), parts.port
+        self._base = f"{parts.path}{BASE}/worker"
+        self._tls = ssl.create_default_context(cafile=self._address.ca_file or None)
+        self._encrypted = parts.scheme == "https"
+        self._idle: list[http.client.HTTPConnection] = []
+        self._pid = os.getpid()
+        self._silent_until = 0.0
+
+    def __repr__(self) -> str:
+        return f"HttpsLedger({self._address.url!r})"
+
+    # What a worker says.
+
+    def register(self, info: WorkerInfo) -> list[Lane]:
+        return self._ask(list[Lane], "/register", info)
+
+    def heartbeat(self, beat: Beat) -> Answer:
+        asked = RoundTrip()
+        heard = self._ask(wire.Heard, "/heartbeat", beat)
+        skew_ms = asked.skew_ms(heard.at) if heard.at else None
+        return Answer(**{**vars(heard.answer), "skew_ms": skew_ms})
+
+    def claim(self, wanted: Wanted, again: bool = False) -> list[Claim]:
+        return self._ask(list[Claim], "/claim", wire.ClaimAsked(wanted, again))
+
+    def report(self, ended: Sequence[Ended], wanted: Wanted | None = None) -> Told:
+        return self._ask(Told, "/report", wire.Reported([wire.end_of(one) for one in ended], wanted))
+
+    def give_back(self, claim: Claim) -> str | None:
+        return self.report([given_back(claim)]).states[0]
+
+    def leave(self, incarnation: UUID) -> None:
+        self._ask(bool, "/leave", wire.Left(incarnation))
+
+    def declare(self, pool: str, tenant: str, declarations: Sequence[dict[str, Any]]) -> None:
+        self._ask(bool, "/declare", wire.Declared(pool, tenant, declarations))
+
+    def declaration_errors(self, tenant: str, names: Sequence[str]) -> dict[str, str]:
+        return self._ask(dict[str, str], "/declaration-errors", wire.Names(tenant, names))
+
+    # Logs.
+
+    def keep_log(self, run: UUID, claim_seq: int, incarnation: UUID, member: bytes) -> LogPointer:
+        """Of an attempt that ended, as one gzip member. Told twice, it is kept once."""
+        where = f"/logs/{run}/{claim_seq}?incarnation={incarnation}"
+        return self._answer(LogPointer, "PUT", where, member, GZIP)
+
+    def append_log(self, run: UUID, claim_seq: int, incarnation: UUID, offset: int, lines: bytes) -> int:
+        """Lines of an attempt that runs, from the offset on. Returns how far the platform has them."""
+        where = f"/logs/{run}/{claim_seq}/lines?incarnation={incarnation}&offset={offset}"
+        return self._answer(int, "POST", where, lines, LINES)
+
+    def close(self) -> None:
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    # One request.
+
+    def _ask(self, kind: type[T], path: str, body: Any) -> T:
+        return self._answer(kind, "POST", path, json.dumps(wire.packed(body)).encode(), JSON)
+
+    def _answer(self, kind: type[T], method: str, path: str, body: bytes, content: str) -> T:
+        response = self._send(method, f"{self._base}{path}", body, content)
+        if response.status != 200:
+            raise self._refusal(response)
+        try:
+            return wire.unpacked(kind, json.loads(response.body)["answer"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise LedgerUnavailable(
+                f"{self._address.url} answers in another language: is it the address of Beatkeeper?"
+            ) from error
+
+    def _send(self, method: str, path: str, body: bytes, content: str) -> Response:
+        if time.monotonic() < self._silent_until:
+            raise LedgerUnavailable("it asked not to be asked for a while")
+        headers = {"Authorization": f"Bearer {self._address.key}", "Content-Type": content}
+        connection = None
+        try:
+            connection = self._connection()
+            connection.request(method, path, body, headers)
+            answer = connection.getresponse()
+            read = answer.read(LARGEST_ANSWER + 1)
+        except (OSError, http.client.HTTPException) as error:
+            if connection is not None:
+                connection.close()
+            raise LedgerUnavailable(f"{self._address.url}: {in_words(error)}") from error
+        except BaseException:
+            # A run that is stopped here must not leave half an answer for the next.
+            if connection is not None:
+                connection.close()
+            raise
+        self._put_back(connection, whole=len(read) <= LARGEST_ANSWER and not answer.will_close)
+        retry_after = answer.headers.get("Retry-After", "")
+        return Response(answer.status, answer.headers.get_content_type(), read, retry_after)
+
+    def _connection(self) -> http.client.HTTPConnection:
+        if self._pid != os.getpid():
+            # The parent's connections are the parent's: two processes would mix their words in one stream.
+            self._idle, self._pid = [], os.getpid()
+        while self._idle:
+            connection = self._idle.pop()
+            if is_quiet(connection):
+                return connection
+            connection.close()
+        connection = self._new()
+        connection.connect()
+        connection.sock.settimeout(ANSWER_SECONDS)
+        return connection
+
+    def _new(self) -> http.client.HTTPConnection:
+        if not self._encrypted:
+            return http.client.HTTPConnection(self._host, self._port, timeout=CONNECT_SECONDS)
+        return http.client.HTTPSConnection(self._host, self._port, timeout=CONNECT_SECONDS, context=self._tls)
+
+    def _put_back(self, connection: http.client.HTTPConnection, whole: bool) -> None:
+        if whole and connection.sock is not None and len(self._idle) < MOST_KEPT:
+            self._idle.append(connection)
+        else:
+            connection.close()
+
+    def _refusal(self, response: Response) -> Exception:
+        problem = _problem(response)
+        if response.status in AWAY:
+            self._wait(response.retry_after)
+            return LedgerUnavailable(f"{self._address.url} answered {response.status}")
+        detail = problem.get("detail") or f"the answer was {response.status}"
+        field = f"{problem['field']}: " if problem.get("field") else ""
+        hint = f" ({problem['hint']})" if problem.get("hint") else ""
+        sentence = f"The platform at {self._address.url} refuses this: {field}{detail}{hint}."
+        return (KeyRefused if response.status in KEY_REFUSED else LedgerRefused)(sentence)
+
+    def _wait(self, retry_after: str) -> None:
+        if retry_after.isascii() and retry_after.isdecimal():
+            self._silent_until = time.monotonic() + min(float(retry_after[:9]), LONGEST_WAIT)
+
+
+def is_quiet(connection: http.client.HTTPConnection) -> bool:
+    """Open, and nothing to read on it: a server says nothing unasked but that it is leaving."""
+    if connection.sock is None:
+        return False
+    poll = select.poll()
+    poll.register(connection.sock, select.POLLIN)
+    return not poll.poll(0)
+
+
+def _problem(response: Response) -> dict[str, Any]:
+    try:
+        problem = json.loads(response.body) if response.kind.endswith("json") else None
+    except ValueError:
+        problem = None
+    return problem if isinstance(problem, dict) else {}
