@@ -6,6 +6,7 @@ Also the app of real worker processes that tests start: what differs comes from 
 import json
 import logging
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -111,6 +112,26 @@ def _others_alive(run: str, attempt: int) -> list[int]:
         and line["pid"] != os.getpid()
         and processes.alive(line["pid"], line["pid_started"])
     ]
+
+
+@app.task(name="tests.crowds", bind=True)
+def crowds(self: Any, most: float = 0.05) -> int:
+    """A short body, now and then a longer one. Each run has a file of its own, in which each try leaves its lines."""
+    request = self.request
+    folder = Path(os.environ["SAMPLE_CROWD"])
+    facts = {"pid": os.getpid(), "claim_seq": request.beatkeeper_claim_seq}
+    _on_disk(folder / request.id, "start", **facts, born=processes.started(os.getpid()))
+    chance = random.Random(f"{request.id}.{facts['claim_seq']}")
+    time.sleep(chance.uniform(1.0, 3.0) if chance.random() < 0.01 else chance.uniform(0.0, most))
+    _on_disk(folder / request.id, "end", **facts)
+    return int(facts["claim_seq"])
+
+
+def _on_disk(path: Path, event: str, **facts: Any) -> None:
+    with open(path, "a") as file:
+        file.write(json.dumps({"event": event, "at": time.time(), **facts}) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
 
 
 @app.task(name="tests.starts_another", bind=True)

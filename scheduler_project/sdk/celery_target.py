@@ -2,24 +2,37 @@
 
 Celery's tracer does it: signals, `bind`, `self.request`, `autoretry_for`, custom Task classes, Django's
 fix-up and Sentry see an ordinary execution whose id is the run and whose retries are the attempts before.
-Only the message that `self.retry` sends is left out: when the next attempt comes the ledger decides.
+Only the message that `self.retry` sends is left out: when the next attempt comes the ledger decides, by the policy
+of the job. The task is told by its `max_retries` what that allows, so that it gives up when the platform does.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from celery.app import trace
+from celery.app.task import Task
 from celery.exceptions import Ignore, Reject, Retry
 
 from .outcomes import BadArguments, PermanentError, UnknownTarget
+from .retries import DEFAULT_RETRY
 from .targets import Attempt, RetryAfter, may_be_target
 
 if TYPE_CHECKING:
     from celery import Celery
+
+
+MAX_INPUT_BYTES = 64 * 1024
+# In the input of a run whose task has changed its own arguments.
+WHOLE = "beatkeeper_whole"
+
+
+class PolicysDelay(int):
+    """Stands in a task's `default_retry_delay` while the task says nothing of its own there."""
 
 
 class CeleryTarget:
@@ -33,11 +46,11 @@ class CeleryTarget:
         check_arguments(task, args, kwargs)
         tracer = self._tracer(task, attempt.worker_name)
         request = request_of(attempt, args, kwargs)
-        with retries_unsent(task):
+        with retries_unsent(task), under_policy(task, attempt.claim.retry):
             result, info, *_ = tracer(str(attempt.run_id), args, kwargs, request)
         if info is None:
             return result
-        return self._ended(info.state, info.retval)
+        return self._ended(info.state, info.retval, (args, kwargs))
 
     def _task(self, name: str) -> Any:
         if not may_be_target(name):
@@ -55,9 +68,10 @@ class CeleryTarget:
             )
         return self._tracers[task.name]
 
-    def _ended(self, state: str, value: Any) -> Any:
+    def _ended(self, state: str, value: Any, given: tuple[list[Any], dict[str, Any]]) -> Any:
         if isinstance(value, Retry):
-            raise RetryAfter(value.exc if isinstance(value.exc, BaseException) else value, delay_of(value))
+            cause = value.exc if isinstance(value.exc, BaseException) else value
+            raise RetryAfter(cause, delay_of(value), next_input(value, given))
         if isinstance(value, Reject):
             # Reject(reason, requeue)
             reason, requeue = (*value.args, None, None)[:2]
@@ -72,8 +86,10 @@ class CeleryTarget:
 
 
 def arguments(attempt: Attempt) -> tuple[list[Any], dict[str, Any]]:
-    """The job's own, with what this run was given on top."""
+    """The job's own, with what this run was given on top; what `self.retry` was given is all there is."""
     target, given = attempt.target, attempt.input
+    if given.get(WHOLE):
+        return list(given["args"]), dict(given["kwargs"])
     args = given.get("args", target.get("args") or [])
     return list(args), {**(target.get("kwargs") or {}), **(given.get("kwargs") or {})}
 
@@ -95,6 +111,7 @@ def request_of(attempt: Attempt, args: list[Any], kwargs: dict[str, Any]) -> dic
         "beatkeeper_run": run,
         "beatkeeper_job": claim.job_name,
         "beatkeeper_attempt": claim.attempt,
+        "beatkeeper_claim_seq": claim.claim_seq,
         "beatkeeper_planned_at": claim.planned_at.isoformat(),
     }
     if claim.traceparent:
@@ -106,7 +123,8 @@ def request_of(attempt: Attempt, args: list[Any], kwargs: dict[str, Any]) -> dic
         "task": claim.target["task"],
         "args": args,
         "kwargs": kwargs,
-        "retries": claim.attempt - 1,
+        # Attempts that ended with their worker are none of the task's.
+        "retries": claim.attempt - 1 - claim.losses,
         "timelimit": [claim.timeout, None],
         "hostname": attempt.worker_name,
         "origin": "beatkeeper",
@@ -135,8 +153,48 @@ def retries_unsent(task: Any) -> Iterator[None]:
         del task.signature_from_request
 
 
+@contextlib.contextmanager
+def under_policy(task: Any, retry: Mapping[str, Any]) -> Iterator[None]:
+    """The policy of the job is the task's `max_retries`, and its delay where the task has set none of its own."""
+    most = int({**DEFAULT_RETRY, **(retry or {})}["max_attempts"]) - 1
+    changed: dict[str, Any] = {"max_retries": most}
+    if task.default_retry_delay == Task.default_retry_delay:
+        changed["default_retry_delay"] = PolicysDelay(Task.default_retry_delay)
+    own = {name: vars(task)[name] for name in changed if name in vars(task)}
+    vars(task).update(changed)
+    try:
+        yield
+    finally:
+        for name in changed:
+            vars(task).pop(name, None)
+        # A limit that was given to a call of `self.retry` is for that call alone.
+        vars(task).pop("override_max_retries", None)
+        vars(task).update(own)
+
+
+def next_input(retry: Retry, given: tuple[list[Any], dict[str, Any]]) -> dict[str, Any] | None:
+    """What `self.retry` was given instead of the arguments of this attempt; None: the same."""
+    signature = retry.sig
+    if signature is None:
+        return None
+    args, kwargs = list(signature.args or ()), dict(signature.kwargs or {})
+    if (args, kwargs) == given:
+        return None
+    found = {"args": args, "kwargs": kwargs, WHOLE: True}
+    try:
+        size = len(json.dumps(found, allow_nan=False).encode())
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BadArguments(f"The next attempt cannot be given what self.retry was given: {error}") from None
+    if size > MAX_INPUT_BYTES:
+        raise BadArguments(
+            f"self.retry was given {size} bytes of arguments; the next attempt takes {MAX_INPUT_BYTES} at most"
+        )
+    return found
+
+
 def delay_of(retry: Retry) -> float | None:
-    if retry.when is None:
+    """None: as the policy of the job says."""
+    if retry.when is None or isinstance(retry.when, PolicysDelay):
         return None
     if isinstance(retry.when, datetime):
         when = retry.when if retry.when.tzinfo else retry.when.replace(tzinfo=timezone.utc)

@@ -118,7 +118,8 @@ class Platform:
         self.journal_path = folder / "journal"
         self.spool = folder / "spool"
         self.pool = make_pool(
-            slug=POOL, exported_tasks=[WITNESS, "tests.prints", "tests.raises", "tests.hangs"]
+            slug=POOL,
+            exported_tasks=[WITNESS, "tests.prints", "tests.raises", "tests.hangs", "tests.crowds"],
         )
         self.tenant = make_tenant()
         self.own_queue = f"{os.environ['BEATKEEPER_QUEUE_PREFIX']}.own"

@@ -6,6 +6,10 @@ from pathlib import Path
 
 from tests.system.platform import BEAT, DRAIN, LEASE, RECOVERY, Platform, Row, is_dead, send
 
+# Where the lease must not be what helps. How fast a loaded machine starts a process is not the subject either.
+LONG_LEASE = {"BEATKEEPER_LEASE_SECONDS": str(10 * LEASE)}
+AT_ONCE = 3 * LEASE
+
 
 def test_a_run_whose_whole_worker_dies_is_claimed_again_after_the_lease(
     platform: Platform, gate: Path
@@ -30,14 +34,14 @@ def test_a_run_whose_whole_worker_dies_is_claimed_again_after_the_lease(
 
 def test_the_death_of_a_pool_child_is_seen_at_once(platform: Platform, gate: Path) -> None:
     platform.scheduler()
-    worker = platform.worker(slots=1)
+    worker = platform.worker(slots=1, **LONG_LEASE)
     job = platform.run_once(until=str(gate))
     for number in (1, 2):
         seen = platform.wait_for_attempt(number)
         assert seen.pid in worker.children()
         killed_at = time.time()
         send(signal.SIGKILL, seen.pid)
-        assert platform.wait_for_attempt(number + 1).started_at - killed_at < LEASE / 2
+        assert platform.wait_for_attempt(number + 1).started_at - killed_at < AT_ONCE
     gate.touch()
     run = platform.run_of(job, "succeeded")
     assert_the_guard_told(platform, run, times=2)
@@ -46,7 +50,7 @@ def test_the_death_of_a_pool_child_is_seen_at_once(platform: Platform, gate: Pat
 
 def test_the_guard_tells_at_once_that_the_worker_was_killed_beside_it(platform: Platform, gate: Path) -> None:
     platform.scheduler()
-    first = platform.worker(slots=1)
+    first = platform.worker(slots=1, **LONG_LEASE)
     job = platform.run_once(until=str(gate))
     seen = platform.wait_for_attempt(1)
     guard = first.guard
@@ -55,7 +59,7 @@ def test_the_guard_tells_at_once_that_the_worker_was_killed_beside_it(platform: 
     send(signal.SIGKILL, first.pid)
     again = platform.wait_for_attempt(2)
     assert is_dead(seen.pid)
-    assert again.started_at - killed_at < LEASE / 2
+    assert again.started_at - killed_at < AT_ONCE
     gate.touch()
     run = platform.run_of(job, "succeeded")
     assert_the_guard_told(platform, run)
@@ -80,7 +84,7 @@ def test_no_body_outlives_its_killed_parent_and_guard(platform: Platform, gate: 
 def test_a_killed_guard_is_replaced_and_the_run_goes_on(platform: Platform, gate: Path) -> None:
     platform.scheduler()
     # Its replacement has to be heard before the fence: how fast a loaded machine starts one is not the subject.
-    worker = platform.worker(slots=1, BEATKEEPER_LEASE_SECONDS=str(10 * LEASE))
+    worker = platform.worker(slots=1, **LONG_LEASE)
     job = platform.run_once(until=str(gate))
     seen = platform.wait_for_attempt(1)
     before, beat = worker.guard, worker.table.beat
@@ -120,9 +124,10 @@ def test_a_pool_of_one_worker_recovers_when_it_is_started_again(platform: Platfo
     platform.wait(lambda: len(platform.witnessed()) == 2, 30, "both runs to start")
     killed_at = time.time()
     worker.kill_whole()
-    platform.worker(slots=2, name=worker.name)
+    platform.worker(slots=2, name=worker.name).wait_until_known()
+    may_start_at = max(killed_at + LEASE, time.time())
     platform.wait(lambda: len(platform.witnessed()) == 4, RECOVERY, "both runs to start again")
-    assert max(seen.started_at for seen in platform.witnessed()) - killed_at < 2 * LEASE
+    assert max(seen.started_at for seen in platform.witnessed()) - may_start_at < LEASE
     gate.touch()
     for job in jobs:
         assert platform.outcomes(platform.run_of(job, "succeeded")) == ["lost", "succeeded"]
