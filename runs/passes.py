@@ -23,6 +23,7 @@ from runs.pace import Pace
 from runs.publish import Publishers
 from runs.queries import change, rows
 from runs.rescue import Rescued, RescueMemory, rescue_once
+from runs.run_requests import apply_requests
 from runs.slices import JOBS, POOLS, RESCUE, LockSession, LostLocks
 from runs.trigger import NoPartition, Triggered, trigger_due
 
@@ -195,6 +196,7 @@ class Rescuing(Holding):
             self.runs_are_ready()
         if self.memory.is_due("declarations", DECLARATIONS_SECONDS, now):
             self._apply_declarations()
+            self._apply_requests()
         if self.memory.is_due("resumes", RESUMES_SECONDS, now):
             self._resume_jobs()
         if self.memory.is_due("calendars", CALENDARS_SECONDS, now):
@@ -203,6 +205,7 @@ class Rescuing(Holding):
             upkeep.keep_partitions(self.session.connection, now)
             upkeep.forget_nodes(self.session.connection, now)
             upkeep.forget_schedulers(self.session.connection, now)
+            upkeep.forget_run_requests(self.session.connection, now)
             upkeep.analyze_in_background(settings.DATABASE_DIRECT_URL)
         return RESCUE_SECONDS
 
@@ -215,6 +218,16 @@ class Rescuing(Holding):
             apply_declarations(DECLARATIONS_AT_ONCE, self._put_off)
         except Exception:  # the next round tries again
             logger.exception("declarations could not be applied")
+
+    def _apply_requests(self) -> None:
+        """Of code that sees the database only; through the same services as everybody's."""
+        if not rows(self.session.connection, "run_requests_wait")[0][0]:
+            return
+        try:
+            close_old_connections()
+            apply_requests()
+        except Exception:  # the next round tries again
+            logger.exception("requests for runs could not be carried out")
 
     def _resume_jobs(self) -> None:
         """Of pauses whose end has come; through the same service as everybody's."""

@@ -13,6 +13,7 @@ from runs.queries import Connection, change
 logger = logging.getLogger(__name__)
 
 NODES_KEPT = timedelta(days=1)
+REQUESTS_KEPT = timedelta(days=30)
 ANALYZE_SECONDS = 600
 
 
@@ -38,6 +39,10 @@ def forget_nodes(connection: Connection, now: datetime) -> int:
 
 def forget_schedulers(connection: Connection, now: datetime) -> int:
     return change(connection, "forget_schedulers", {"before": now - NODES_KEPT})
+
+
+def forget_run_requests(connection: Connection, now: datetime) -> int:
+    return change(connection, "forget_run_requests", {"before": now - REQUESTS_KEPT})
 
 
 def analyze_in_background(dsn: str) -> threading.Thread:

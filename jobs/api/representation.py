@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
+from django.conf import settings
 from django.db.models import F
 
 from auditlog.redaction import redact
@@ -11,6 +12,7 @@ from jobs.input_checks import Json
 from jobs.models import Job, JobVersion
 from jobs.refusals import InvalidInput
 from jobs.specs import words_of
+from scheduler_project.sdk.retries import DEFAULT_RETRY, NAMED_CLASSES, most_losses
 
 BASE = "/api/v1"
 
@@ -38,7 +40,8 @@ def job_json(job: Job, spec: JobVersion | None = None, *, secrets: bool) -> Json
         "timeout": _duration(spec.timeout_ms / 1000),
         "overlap": spec.overlap,
         "catch_up": {**spec.catch_up, "window": _duration(spec.catch_up["window"])},
-        "retry": {**spec.retry, "base": _duration(spec.retry["base"]), "cap": _duration(spec.retry["cap"])},
+        "retry": retry_json(spec.retry),
+        "breaker": spec.breaker and {**spec.breaker, "cooldown": _duration(spec.breaker["cooldown"])},
         "max_concurrency": spec.max_concurrency,
         "created_at": instant(job.created_at),
         "updated_at": instant(job.updated_at),
@@ -58,6 +61,18 @@ def jobs_json(jobs: Iterable[Job], *, secrets: bool) -> list[Json]:
     specs = JobVersion.objects.filter(job__in=[job.pk for job in jobs], version=F("job__version"))
     by_job = {spec.job_id: spec for spec in specs}
     return [job_json(job, by_job[job.pk], secrets=secrets) for job in jobs]
+
+
+def retry_json(retry: Json) -> Json:
+    named = {kind: retry.get(kind, []) for kind in NAMED_CLASSES}
+    lengths = {name: _duration(retry[name]) for name in ("base", "cap")}
+    return {
+        **DEFAULT_RETRY,
+        "max_losses": most_losses(retry, settings.MAX_WORKER_LOSSES),
+        **retry,
+        **lengths,
+        **named,
+    }
 
 
 def schedule_json(schedule: Json | None) -> Json | None:

@@ -19,11 +19,20 @@ from jobs.api.operations import (
     text,
 )
 from jobs.catch_up_spec import CATCH_UP_ORDERS, CATCH_UP_POLICIES, DEFAULT_MAKING_UP, MOST_MADE_UP
+from jobs.command_target import LIMITS
+from jobs.http_target import METHODS, MOST_REDIRECTS
 from jobs.models import JobStatus, Overlap
 from jobs.schedules.on_calendar import EXCLUDE, ON_CLOSED
-from jobs.specs import BACKOFFS, OVERLAP_IN_WORDS
-from jobs.targets import METHODS
+from jobs.specs import OVERLAP_IN_WORDS
+from scheduler_project.sdk.retries import BACKOFFS, JITTERS, NAMED_CLASSES
 
+ERROR_NAMES = {
+    "type": "array",
+    "items": text(maxLength=200),
+    "maxItems": 50,
+    "description": "ValueError, payments.errors.CardDeclined, HTTP 404, HTTP 5xx, exit 3: what the worker names so, or "
+    "a class derived from it. The most specific name wins.",
+}
 STRINGS = {"type": "object", "additionalProperties": {"type": "string"}}
 ANYTHING: dict[str, Any] = {}
 
@@ -125,7 +134,29 @@ SPEC_PROPERTIES = {
             "backoff": text(enum=list(BACKOFFS), default="exponential"),
             "base": DURATION,
             "cap": DURATION,
-        }
+            "jitter": text(
+                "Full: a random delay up to the back-off; none: the back-off itself.",
+                enum=list(JITTERS),
+                default="full",
+            ),
+            "max_losses": number(
+                "After so many lost workers the run is dead; they take nothing from its attempts. Unless given: the "
+                "platform's number, or 1 of a job with one attempt.",
+                minimum=1,
+                maximum=100,
+            ),
+            **dict.fromkeys(NAMED_CLASSES, ERROR_NAMES),
+        },
+        description="What becomes of a failed attempt. A delay that the target asks for goes before the back-off.",
+    ),
+    "breaker": obj(
+        {
+            "failures": number("So many in a row, over all runs of the job.", minimum=1, maximum=1000),
+            "cooldown": {**DURATION, "default": "PT5M"},
+        },
+        required=("failures",),
+        nullable=True,
+        description="After so many failed attempts in a row the job's runs are held; after the cool-down one tries.",
     ),
     "max_concurrency": number("Runs at once.", minimum=1, maximum=10_000, nullable=True),
     "tags": STRINGS,
@@ -155,7 +186,6 @@ COMPONENTS = {
             "headers": STRINGS,
             "body": {"description": "Any JSON.", "nullable": True},
             "expect": {"type": "array", "items": number(minimum=200, maximum=599)},
-        },
             "timeout": {
                 **DURATION,
                 "description": "Of the call with its redirects; the run's own still holds.",
@@ -180,6 +210,7 @@ COMPONENTS = {
                 required=("timeout",),
                 description="An answer 202 means that the outcome follows by `POST …/runs/{id}/complete`.",
             ),
+        },
         required=("kind", "url"),
     ),
     "CommandTarget": obj(
@@ -187,6 +218,11 @@ COMPONENTS = {
             "kind": text(enum=["command"]),
             "argv": {"type": "array", "items": text(), "minItems": 1},
             "env": STRINGS,
+            "limits": obj(
+                {name: number(minimum=1, maximum=most) for name, most in LIMITS.items()},
+                description="What it may use up; the platform's own maxima hold besides.",
+            ),
+            "network": {"type": "boolean", "description": "False: it reaches no network at all."},
         },
         required=("kind", "argv"),
     ),
@@ -265,13 +301,13 @@ list_of_jobs = operation(
         query("status", "The status.", enum=list(JobStatus.values)),
         query("pool", "The pool."),
         query("calendar", "The name of the calendar they plan by."),
+        query("secret", "The name of a secret their targets refer to."),
         query("q", "Part of the name."),
         *PAGING,
     ),
 )
 create_job = operation(
     "create_job",
-        query("secret", "The name of a secret their targets refer to."),
     "Create a job",
     tag="jobs",
     takes=ref("JobSpec"),

@@ -272,6 +272,14 @@ UPDATE beatkeeper_live_run live SET state = 'ready', reason = '' FROM locked WHE
 -- Whether decorators have asked for jobs that nobody has looked at.
 SELECT EXISTS (SELECT FROM beatkeeper_declaration WHERE applied_at IS NULL);
 
+-- name: run_requests_wait
+-- Whether code has asked for runs that nobody has looked at.
+SELECT EXISTS (SELECT FROM beatkeeper_run_request WHERE applied_at IS NULL);
+
+-- name: forget_run_requests
+-- Of long ago: their keys are free again.
+DELETE FROM beatkeeper_run_request WHERE requested_at < %(before)s AND applied_at IS NOT NULL;
+
 -- name: forget_nodes
 -- Incarnations that ended long ago.
 DELETE FROM beatkeeper_worker_node WHERE state IN ('lost', 'left') AND last_beat_at < %(before)s;

@@ -1,0 +1,58 @@
+"""Declared jobs in OpenAPI."""
+
+from typing import Any
+
+from jobs.api.operations import obj, operation, query, ref, text
+
+NAMES = {"type": "array", "items": text(maxLength=120)}
+OBJECT: dict[str, Any] = {"type": "object"}
+FLAG = {"type": "boolean"}
+COMPONENTS = {
+    "Declared": obj(
+        {
+            "name": text(),
+            "pool": text(),
+            "source": text("The code base, by the name of its Celery app."),
+            "spec": {**OBJECT, "description": "As it was declared."},
+            "applied": {
+                **OBJECT,
+                "nullable": True,
+                "description": "What the job was when this had been applied.",
+            },
+            "present": {**OBJECT, "nullable": True, "description": "What the job is now."},
+            "status": text("The job's."),
+            "error": text("Why it was refused."),
+            "waiting": {**FLAG, "description": "To be applied by a scheduler."},
+            "withdrawn": {**FLAG, "description": "Its code base has taken it back; the job is cancelled."},
+            "edited_by": text("Who wrote the job's present version."),
+        }
+    ),
+    "DeclaredList": obj({"results": {"type": "array", "items": ref("Declared")}}, required=("results",)),
+    "Declarations": obj(
+        {
+            "pool": text("Left out with a worker's key: its own."),
+            "declarations": {"type": "array", "items": ref("NewJob"), "description": "With `source` beside."},
+            "again": {**NAMES, "description": "Of these: put back what was edited by hand."},
+            "withdraw": {**NAMES, "description": "No longer declared: their jobs are cancelled."},
+        },
+        additionalProperties=False,
+    ),
+}
+list_declarations = operation(
+    "list_declarations",
+    "Declared jobs of a pool",
+    tag="declarations",
+    gives=ref("DeclaredList"),
+    errors=(400,),
+    parameters=(query("pool", "Needed, but for a worker's key."),),
+)
+declare = operation(
+    "declare",
+    "Declare jobs",
+    tag="declarations",
+    takes=ref("Declarations"),
+    gives=ref("DeclaredList"),
+    errors=(400,),
+    about="What a code base declares becomes jobs by the same rules as `POST /jobs`; a job that is refused keeps the "
+    "reason as its `error`, and the others are made.",
+)

@@ -1,0 +1,54 @@
+"""Requests for runs in OpenAPI."""
+
+from jobs.api.operations import INSTANT, MAYBE_INSTANT, obj, operation, ref, text
+
+ID = text(format="uuid", nullable=True)
+COMPONENTS = {
+    "NewRunRequest": obj(
+        {
+            "key": text("The same key again is the same request.", maxLength=200),
+            "pool": text("Left out with a worker's key: its own."),
+            "at": {**INSTANT, "nullable": True, "description": "When; null or left out: at once."},
+            "spec": {
+                "type": "object",
+                "description": "`name` of a declared job and the `input` of one more run of it; or a whole job as "
+                "`POST /jobs` takes it, without pool and schedule, that runs once.",
+            },
+        },
+        required=("key", "spec"),
+        additionalProperties=False,
+    ),
+    "RunRequest": obj(
+        {
+            "id": text(format="uuid"),
+            "key": text(),
+            "state": text("`requested`, `scheduled`, `refused`, or the state of its run."),
+            "at": MAYBE_INSTANT,
+            "job": ID,
+            "run": {**ID, "description": "Of a run at an instant it is known before the run is made."},
+            "result": {"nullable": True},
+            "error_line": text(),
+            "links": obj({"self": text(), "run": text()}),
+        }
+    ),
+}
+request_run = operation(
+    "request_run",
+    "Ask for a run from code",
+    tag="run requests",
+    takes=ref("NewRunRequest"),
+    gives=ref("RunRequest"),
+    status=201,
+    errors=(400, 404, 409, 422),
+)
+read_request = operation(
+    "read_run_request", "Read a request", tag="run requests", gives=ref("RunRequest"), errors=(404,)
+)
+cancel_request = operation(
+    "cancel_run_request",
+    "Take a request back",
+    tag="run requests",
+    gives=ref("RunRequest"),
+    errors=(404,),
+    about="A run that has not begun ends; of one that runs the worker is told. A finished one stays as it is.",
+)

@@ -1,0 +1,218 @@
+"""Runs that code asks for, at once or at an instant: done by the same services as everybody's.
+
+Over the API a request is carried out before it is answered. One that was written into the table by a code base that
+sees the database only waits for the next pass of a scheduler. Either way its key makes it one.
+"""
+
+import json
+import logging
+from datetime import datetime, timedelta
+from pathlib import Path
+from uuid import UUID
+
+import psycopg
+from django.db import OperationalError, connection, transaction
+
+from auditlog.context import acting_as
+from auditlog.models import ActorKind
+from jobs import instants
+from jobs.database_clock import database_now
+from jobs.declarations import TROUBLES, export
+from jobs.input_checks import Json, expect_object, refuse_unknown, refused, shown
+from jobs.models import Job, JobStatus, Pool, RunRequest, Tenant
+from jobs.refusals import KeyReused, Missing, Refused, RunIsFinal
+from jobs.services import cancel_job, create_job
+from runs import services
+from runs.models import Run
+from scheduler_project.sdk import plan
+from scheduler_project.sdk.ids import run_id, whole_milliseconds
+from scheduler_project.sdk.sql import statements
+
+logger = logging.getLogger(__name__)
+
+SQL = statements(Path(plan.__file__).with_name("code_base.sql"))
+FIELDS = ("key", "pool", "spec", "at")
+LONGEST_KEY = 200
+LONGEST_WAIT = "2s"
+# Asked for in time and reached late: it runs at once. Earlier than that it was a mistake.
+LATE = timedelta(minutes=1)
+
+
+class PutOff(Exception):
+    """The request could not be carried out in time: somebody holds what it needs."""
+
+
+def ask(tenant: Tenant, pool: Pool, data: object) -> tuple[Json, bool]:
+    """The request and whether it is new. The same key again with the same words is the same request."""
+    given = expect_object(data, "")
+    refuse_unknown(given, FIELDS, "")
+    spec, key, at = (
+        expect_object(given.get("spec"), "spec"),
+        _read_key(given.get("key")),
+        _read_at(given.get("at")),
+    )
+    with transaction.atomic():
+        request, new = RunRequest.objects.get_or_create(
+            tenant=tenant, key=key, defaults={"pool": pool, "spec": spec, "at": at}
+        )
+        if not new and (request.spec, request.at, request.pool_id) != (spec, at, pool.pk):
+            raise KeyReused(
+                f"the key {shown(key)} was used for another request",
+                field="key",
+                hint="a new key for every request",
+            )
+        if new:
+            carry_out(request)
+            request.applied_at = database_now()
+            request.save()
+    return shown_request(tenant, request.pk), new
+
+
+def cancel(tenant: Tenant, pool: Pool | None, identity: UUID) -> Json:
+    with transaction.atomic():
+        request = find(tenant, pool, identity, lock=True)
+        if request.cancel_requested_at is None:
+            request.cancel_requested_at = database_now()
+            carry_out(request)
+            request.save()
+    return shown_request(tenant, identity)
+
+
+def find(tenant: Tenant, pool: Pool | None, identity: UUID, *, lock: bool = False) -> RunRequest:
+    """Of this tenant, and of this pool when one is given."""
+    requests = RunRequest.objects.select_for_update() if lock else RunRequest.objects.all()
+    request = requests.filter(tenant=tenant, pk=identity).first()
+    if request is None or (pool is not None and request.pool_id != pool.pk):
+        raise Missing(f"there is no request {identity}")
+    return request
+
+
+def shown_request(tenant: Tenant, identity: UUID) -> Json:
+    with connection.cursor() as cursor:
+        cursor.execute(SQL["requested_run"], {"tenant": tenant.slug, "id": identity, "key": None})
+        names, row = [column.name for column in cursor.description], cursor.fetchone()
+    if row is None:
+        raise Missing(f"there is no request {identity}")
+    found = dict(zip(names, row, strict=True))
+    parsed = {name: json.loads(found[name]) for name in ("spec", "result") if isinstance(found[name], str)}
+    return {**found, **parsed}
+
+
+def apply_requests(limit: int = 20) -> int:
+    """Those that wait in the table, oldest first, each in its own transaction; returns how many."""
+    for done in range(limit):
+        try:
+            if not _apply_next():
+                return done
+        except PutOff:
+            return done
+    return limit
+
+
+@transaction.atomic
+def _apply_next() -> bool:
+    with connection.cursor() as cursor:
+        for bound in ("lock_timeout", "statement_timeout"):
+            cursor.execute(f"SET LOCAL {bound} = '{LONGEST_WAIT}'")
+    waiting = RunRequest.objects.select_for_update(skip_locked=True, of=("self",)).filter(applied_at=None)
+    request = waiting.select_related("tenant", "pool").order_by("requested_at").first()
+    if request is None:
+        return False
+    try:
+        request.error = _apply(request)
+    except (OperationalError, psycopg.OperationalError) as error:
+        logger.warning("the request %s is put off: %s", request.pk, type(error).__name__)
+        raise PutOff(PutOff.__doc__) from error
+    request.applied_at = database_now()
+    request.save()
+    return True
+
+
+def _apply(request: RunRequest) -> str:
+    """Why not, or nothing."""
+    with acting_as(ActorKind.WORKER, f"pool {request.pool.slug}"):
+        try:
+            with transaction.atomic():
+                carry_out(request)
+        except Refused as refusal:
+            return str(refusal) + (f" ({refusal.hint})" if refusal.hint else "")
+        except TROUBLES:
+            raise
+        except Exception as error:
+            logger.exception("the request %s of %s fails", request.pk, request.tenant.slug)
+            return f"it cannot be carried out: {type(error).__name__}"
+    return ""
+
+
+def carry_out(request: RunRequest) -> None:
+    """What it asks for now: the run, the one-time job, or the end of either. Doing it again changes nothing more."""
+    if request.cancel_requested_at is not None:
+        _cancel(request)
+    elif request.job_id is None:
+        _start(request)
+
+
+def _start(request: RunRequest) -> None:
+    now = database_now()
+    if request.at is not None and request.at < request.requested_at - LATE:
+        raise refused(
+            "at",
+            f"{instants.as_text(request.at)} is in the past",
+            f"it is now {instants.as_text(now)}",
+            "past",
+        )
+    job = _declared_job(request) if "input" in request.spec else _one_time_job(request, now)
+    if request.at is not None and request.at > now:
+        request.job, request.run = job, run_id(job.pk, whole_milliseconds(request.at))
+    else:
+        given = request.spec.get("input")
+        request.job, request.run = job, services.run_now(job, given, request=request.pk.bytes).pk
+
+
+def _declared_job(request: RunRequest) -> Job:
+    """A run at once is one more of the declared job, with its own input."""
+    name = request.spec.get("name")
+    job = (
+        Job.objects.of(request.tenant)
+        .select_related("tenant", "pool")
+        .filter(name=name, pool=request.pool)
+        .first()
+    )
+    if job is None:
+        raise Missing(
+            f"there is no job {shown(name)} in the pool {request.pool}",
+            hint="declare it first: start a worker, or run `beatkeeper apply`",
+        )
+    return job
+
+
+def _one_time_job(request: RunRequest, now: datetime) -> Job:
+    export(request.tenant, request.pool, request.spec)
+    later = request.at is not None and request.at > now
+    planned = {"at": instants.as_text(request.at)} if request.at and later else None
+    return create_job(request.tenant, {**request.spec, "pool": request.pool.slug, "schedule": planned})
+
+
+def _cancel(request: RunRequest) -> None:
+    job = Job.objects.filter(pk=request.job_id, deleted_at=None).select_related("tenant", "pool").first()
+    if job is None:
+        return
+    if "input" not in request.spec and job.status != JobStatus.CANCELLED:
+        cancel_job(job, "its request was cancelled")
+        return
+    run = Run.objects.filter(pk=request.run).select_related("job").first()
+    if run is not None:
+        try:
+            services.cancel_run(run, "its request was cancelled")
+        except RunIsFinal:
+            return
+
+
+def _read_key(value: object) -> str:
+    if not isinstance(value, str) or not 1 <= len(value) <= LONGEST_KEY or not value.isprintable():
+        raise refused("key", f"{shown(value)} is not a key", f"1 to {LONGEST_KEY} printable characters")
+    return value
+
+
+def _read_at(value: object) -> datetime | None:
+    return None if value is None else instants.read(value, "at")
