@@ -15,7 +15,7 @@ from scheduler_project.sdk.sql import statements
 FOLDER = Path(__file__).parent / "sql"
 SQL = {
     name: text
-    for subject in ("trigger", "dispatch", "rescue", "schedulers", "stops", "overlap", "catch_up")
+    for subject in ("trigger", "dispatch", "rescue", "schedulers", "stops", "overlap", "catch_up", "celery_beat")
     for name, text in statements(FOLDER / f"{subject}.sql").items()
 }
 # One that scheduler and worker share.

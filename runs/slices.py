@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 JOBS = 0x626B01
 POOLS = 0x626B02
 RESCUE = 0x626B03
+CELERY = 0x626B04
 # A member of a kind holds this shared lock for as long as it lives; members are counted in pg_locks.
 MEMBER = 0x10000
 

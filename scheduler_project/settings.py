@@ -37,6 +37,17 @@ CELERY_BROKER_URL = env.broker_url("CELERY_BROKER_URL", env.text("CELERY_BROKER_
 # Brokers beside the platform's own, which pools may name; and what their queues are, by name, "" for the others.
 BROKERS = env.brokers("BEATKEEPER_BROKERS")
 QUEUE_TYPES = env.queue_types("BEATKEEPER_QUEUE_TYPE", BROKERS)
+# Another code base's django-celery-beat, if its rows are to be served (docs/celery-beat.md).
+CELERY_BEAT_URL = env.postgres_url("BEATKEEPER_CELERY_BEAT_URL", "")
+CELERY_BEAT_BROKER_URL = env.text("BEATKEEPER_CELERY_BEAT_BROKER_URL", CELERY_BROKER_URL)
+CELERY_BEAT_QUEUE = env.text("BEATKEEPER_CELERY_BEAT_QUEUE", "celery")
+CELERY_BEAT_RESEND = env.choice("BEATKEEPER_CELERY_BEAT_UNKNOWN", "resend", ("resend", "drop")) == "resend"
+CELERY_BEAT_KEEP_DAYS = env.seconds("BEATKEEPER_CELERY_BEAT_KEEP_DAYS", 7, 0.01, 3650)
+if CELERY_BEAT_URL and not CELERY_BEAT_BROKER_URL:
+    raise ImproperlyConfigured(
+        "BEATKEEPER_CELERY_BEAT_URL is set, and no broker: say in BEATKEEPER_CELERY_BEAT_BROKER_URL where the workers "
+        "of those periodic tasks listen"
+    )
 LOG_STORE_URL = env.url("LOG_STORE_URL", f"file://{BASE_DIR}/var/logs", ("file",))
 
 INSTALLED_APPS = [

@@ -1,0 +1,118 @@
+"""Every write of a firing, each one statement, in the database of the periodic tasks."""
+
+import os
+import socket
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, NamedTuple
+from uuid import UUID, uuid4, uuid5
+
+import psycopg
+from psycopg.rows import namedtuple_row
+
+from runs.celery_beat.firing_states import FiringState
+from runs.celery_beat.schedules import Fire, Task
+from runs.queries import SQL, Connection, array, change, instant, quoted, rows
+
+NAMESPACE = UUID("0e5cd6a6-6f0a-5d5a-9d0e-6b63656c6572")
+LONGEST_ERROR = 2000
+MAYBE_TWICE = "sent again under the same id, it may have arrived before: "
+MAYBE_LOST = "not sent again, it may not have arrived: "
+
+
+def message_id(database: str, task: Task, planned_at: datetime) -> UUID:
+    """The same whoever sends it: workers and result backends know a second message for what it is."""
+    return uuid5(NAMESPACE, f"{database}/{task.id}/{task.name}/{planned_at.isoformat()}")
+
+
+class Claimed(NamedTuple):
+    task_id: int
+    version: int
+    enabled: bool
+    last_run_at: datetime | None
+    run_count: int
+    # None: this planned time had its firing already.
+    firing: int | None
+
+
+@dataclass
+class Firings:
+    """As one session of a scheduler writes them."""
+
+    connection: Connection
+    resend: bool = True
+    owner: UUID = field(default_factory=uuid4)
+    scheduler: str = field(default_factory=lambda: f"{socket.gethostname()} {os.getpid()}")
+
+    def __post_init__(self) -> None:
+        self.database = self.connection.info.dbname
+
+    def claim(self, fires: Sequence[tuple[Task, Fire]]) -> list[Claimed]:
+        """Those that are due and were as they had been read; the others are somebody else's, or changed."""
+        values = self._mine(
+            tasks=[task.id for task, _ in fires],
+            versions=[task.version for task, _ in fires],
+            planned=array((fire.planned_at for _, fire in fires), instant),
+            missed=array((fire.missed_since for _, fire in fires), instant),
+            messages=[message_id(self.database, task, fire.planned_at) for task, fire in fires],
+        )
+        return [Claimed(*row) for row in rows(self.connection, "claim_firings", values)]
+
+    def disable(self, tasks: Sequence[Task]) -> dict[int, int]:
+        """The new versions of those that were switched off."""
+        values = {"tasks": [task.id for task in tasks], "versions": [task.version for task in tasks]}
+        return dict(rows(self.connection, "disable_celery_tasks", values))
+
+    def open(self, slices: Iterable[int]) -> tuple[list[int], list[int]]:
+        """This session's own, and those of others whose slices are ours now."""
+        found = rows(self.connection, "open_firings", {"owner": self.owner, "slices": sorted(slices)})
+        return [firing for firing, _, mine in found if mine], [
+            firing for firing, _, mine in found if not mine
+        ]
+
+    def take_over(self, firings: Sequence[int]) -> list[int]:
+        """Which of them are to be sent now."""
+        note = MAYBE_TWICE if self.resend else MAYBE_LOST
+        values = self._mine(firings=list(firings), resend=self.resend, note=note)
+        found = rows(self.connection, "take_over_firings", values)
+        return sorted(firing for firing, state in found if state == FiringState.CLAIMED)
+
+    def publish(self, firings: Sequence[int]) -> list[Any]:
+        """Marks them, and reads their messages; the rows of those that do not come back are gone."""
+        with psycopg.Cursor(self.connection, row_factory=namedtuple_row) as cursor:
+            values = {"firings": list(firings), "owner": self.owner}
+            return sorted(cursor.execute(SQL["publish_firings"], values).fetchall())
+
+    def settle(self, told: Mapping[int, tuple[FiringState, str]]) -> int:
+        values = {
+            "firings": list(told),
+            "states": [state.value for state, _ in told.values()],
+            "errors": array((storable(error) for _, error in told.values()), quoted),
+            "owner": self.owner,
+        }
+        return change(self.connection, "settle_firings", values)
+
+    def refuse(self, tasks: Mapping[int, str]) -> int:
+        values = self._mine(
+            tasks=list(tasks),
+            messages=[uuid4() for _ in tasks],
+            errors=array((storable(why) for why in tasks.values()), quoted),
+        )
+        return change(self.connection, "refuse_tasks", values)
+
+    def forget(self, before: datetime) -> int:
+        return change(self.connection, "forget_firings", {"before": before})
+
+    def _mine(self, **values: Any) -> dict[str, Any]:
+        return {**values, "owner": self.owner, "scheduler": self.scheduler}
+
+
+def storable(text: str) -> str:
+    return text.replace("\x00", "")[:LONGEST_ERROR]
+
+
+def missing(wanted: Collection[int], found: Iterable[Any]) -> dict[int, tuple[FiringState, str]]:
+    """Of firings whose periodic task was deleted after it was due."""
+    gone = set(wanted) - {row.id for row in found}
+    return dict.fromkeys(gone, (FiringState.REFUSED, "its periodic task was deleted before it was sent"))

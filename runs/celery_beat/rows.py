@@ -1,0 +1,117 @@
+"""The periodic tasks of the slices held, as they were last read, and when there is something to decide about each."""
+
+import heapq
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+import psycopg
+from psycopg.rows import dict_row
+
+from runs.celery_beat.schedules import Task, Unservable, times_of, wake_at
+from runs.queries import SQL, Connection, rows
+
+logger = logging.getLogger(__name__)
+
+# A session that is silent for long is ended: what takes time is done in parts.
+MOST_READ_AT_ONCE = 2000
+
+
+def read_tasks(connection: Connection, tasks: Sequence[int]) -> list[Task]:
+    with psycopg.Cursor(connection, row_factory=dict_row) as cursor:
+        return [task_of(row) for row in cursor.execute(SQL["celery_tasks"], {"tasks": list(tasks)})]
+
+
+def task_of(row: Mapping[str, Any]) -> Task:
+    return Task(
+        id=row["id"],
+        version=row["version"],
+        name=row["name"],
+        enabled=row["enabled"],
+        one_off=row["one_off"],
+        run_count=row["total_run_count"],
+        last_run_at=row["last_run_at"],
+        changed_at=row["date_changed"],
+        start_at=row["start_time"],
+        expires_at=row["expires"],
+        read_times=partial(times_of, dict(row)),
+    )
+
+
+class Tasks:
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.known: dict[int, Task] = {}
+        # Of which no time can be reckoned, and why; not yet told.
+        self.refused: dict[int, str] = {}
+        self._slices: list[int] = []
+        self._prints: tuple[str, str] | None = None
+        self._heap: list[tuple[datetime, int, int]] = []
+
+    def hold(self, slices: Collection[int]) -> None:
+        self._slices = sorted(slices)
+        self._prints = None
+
+    def glance(self) -> int:
+        """How many tasks were read anew: those that anybody changed since the last time."""
+        prints = rows(self.connection, "celery_prints", {"slices": self._slices})[0]
+        if prints == self._prints:
+            return 0
+        schedules_changed = self._prints is None or self._prints[1] != prints[1]
+        versions = dict(rows(self.connection, "celery_versions", {"slices": self._slices}))
+        for gone in self.known.keys() - versions.keys():
+            del self.known[gone]
+        wanted = [
+            task
+            for task, version in versions.items()
+            if schedules_changed or task not in self.known or self.known[task].version != version
+        ]
+        for start in range(0, len(wanted), MOST_READ_AT_ONCE):
+            for task in read_tasks(self.connection, wanted[start : start + MOST_READ_AT_ONCE]):
+                self.take(task)
+        self._prints = prints
+        return len(wanted)
+
+    def take(self, task: Task, until: datetime | None = None) -> None:
+        """As it is now; what was known of it counts no more. `until` then there is nothing to decide about it."""
+        self.known[task.id] = task
+        try:
+            at = until or wake_at(task)
+        except Unservable as why:
+            self._refuse(task, str(why))
+        except Exception as error:  # a schedule that raises is its row's trouble, whatever it raises
+            self._refuse(task, f"its next time cannot be reckoned: {error}")
+        else:
+            if at is not None:
+                heapq.heappush(self._heap, (at, task.id, task.version))
+
+    def due(self, now: datetime, most: int) -> list[Task]:
+        """Those to decide about now, the one that waits longest first; each is to be taken again."""
+        found: dict[int, Task] = {}
+        while self._heap and self._heap[0][0] <= now and len(found) < most:
+            _, task_id, version = heapq.heappop(self._heap)
+            task = self.known.get(task_id)
+            if task is not None and task.version == version:
+                found[task_id] = task
+        return list(found.values())
+
+    def next_at(self) -> datetime | None:
+        return self._heap[0][0] if self._heap else None
+
+    def later(self, task: Task, now: datetime, seconds: float) -> None:
+        """Somebody has its row in hand, or it was changed: by then it will have been read again."""
+        heapq.heappush(self._heap, (now + timedelta(seconds=seconds), task.id, task.version))
+
+    def attempt(self, task: Task, decide: Callable[[Task], Any]) -> Any:
+        """A schedule may raise late; None then."""
+        try:
+            return decide(task)
+        except Exception as error:  # as above
+            self._refuse(task, f"its next time cannot be reckoned: {error}")
+            return None
+
+    def _refuse(self, task: Task, why: str) -> None:
+        logger.error("the periodic task %s is not served: %s", task.name, why)
+        self.refused[task.id] = why

@@ -1,0 +1,244 @@
+"""The planned times of a row's schedule, by Celery's own schedule objects: what DatabaseScheduler would fire.
+
+Pure: a schedule is asked for the time after another, and neither knows what time it is.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from functools import lru_cache
+from typing import Any, Protocol
+from zoneinfo import ZoneInfo
+
+from celery import schedules
+from django.core.exceptions import ImproperlyConfigured
+
+UTC = timezone.utc
+PERIODS = ("days", "hours", "minutes", "seconds", "microseconds")
+# How far back the latest missed time is looked for: each step meets few times, as the one before met none.
+LOOK_BACK = [timedelta(minutes=1), timedelta(hours=1), timedelta(days=1), timedelta(days=32)]
+
+
+class Unservable(Exception):
+    """The schedule of a row cannot be reckoned; the message says why and what helps."""
+
+
+class Times(Protocol):
+    def after(self, at: datetime) -> datetime:
+        """The planned time that follows a run at this instant."""
+
+    def latest(self, first: datetime, now: datetime) -> datetime:
+        """Of those from `first`, which is one and past, the last up to now."""
+
+
+@dataclass(frozen=True)
+class Every:
+    """So long after the last run; missed times keep the rhythm."""
+
+    length: timedelta
+
+    def after(self, at: datetime) -> datetime:
+        return at + self.length
+
+    def latest(self, first: datetime, now: datetime) -> datetime:
+        return first + (now - first) // self.length * self.length
+
+
+@dataclass(frozen=True)
+class At:
+    """A clocked row: once."""
+
+    at: datetime
+
+    def after(self, at: datetime) -> datetime:
+        """One that was switched on again after its time is due at once."""
+        return max(self.at, at)
+
+    def latest(self, first: datetime, now: datetime) -> datetime:
+        return first
+
+
+class Asked:
+    """What Celery's schedule takes for now."""
+
+    def __init__(self) -> None:
+        self.at = datetime.now(UTC)
+
+    def __call__(self) -> datetime:
+        return self.at
+
+
+@dataclass(frozen=True)
+class Celerys:
+    """A crontab or a solar schedule."""
+
+    schedule: schedules.BaseSchedule
+    now: Asked = field(compare=False)
+
+    def after(self, at: datetime) -> datetime:
+        self.now.at = at
+        return (at + self.schedule.remaining_estimate(at)).astimezone(UTC)
+
+    def latest(self, first: datetime, now: datetime) -> datetime:
+        for back in LOOK_BACK:
+            if (begin := now - back) <= first:
+                break
+            if (found := self.after(begin)) <= now:
+                return self._last(found, now)
+        return self._last(first, now)
+
+    def _last(self, found: datetime, now: datetime) -> datetime:
+        while (following := self.after(found)) <= now and following > found:
+            found = following
+        return found
+
+
+def every(count: int, period: str) -> Times:
+    if period not in PERIODS:
+        raise Unservable(f"its interval's period is {period!r}; known are {', '.join(PERIODS)}")
+    length = timedelta(**{period: count})
+    if length <= timedelta(0):
+        raise Unservable(f"its interval of {count} {period} never ends; it must be 1 or more")
+    return Every(length)
+
+
+@lru_cache(maxsize=4096)
+def crontab(
+    minute: str, hour: str, day_of_month: str, month_of_year: str, day_of_week: str, zone: str
+) -> Times:
+    now = Asked()
+    try:
+        schedule = schedules.crontab(minute, hour, day_of_week, day_of_month, month_of_year, nowfun=now)
+        schedule.tz = ZoneInfo(zone)
+    except (ValueError, KeyError, OSError, schedules.ParseException) as error:
+        raise Unservable(f"its crontab cannot be read: {error}") from error
+    return Celerys(schedule, now)
+
+
+@lru_cache(maxsize=1024)
+def solar(event: str, latitude: float, longitude: float) -> Times:
+    now = Asked()
+    try:
+        return Celerys(schedules.solar(event, latitude, longitude, nowfun=now), now)
+    except (ImportError, ImproperlyConfigured, schedules.ImproperlyConfigured) as error:
+        raise Unservable(
+            "solar schedules need the package ephem where the scheduler runs: pip install ephem"
+        ) from error
+    except ValueError as error:
+        raise Unservable(f"its solar schedule cannot be read: {error}") from error
+
+
+@dataclass(slots=True)
+class Task:
+    """A periodic task as it was last read, without what its message needs."""
+
+    id: int
+    version: int
+    name: str
+    enabled: bool
+    one_off: bool
+    run_count: int
+    last_run_at: datetime | None
+    changed_at: datetime
+    start_at: datetime | None
+    expires_at: datetime | None
+    read_times: Callable[[], Times]
+    found_times: Times | None = None
+
+    @property
+    def times(self) -> Times:
+        if self.found_times is None:
+            self.found_times = self.read_times()
+        return self.found_times
+
+
+@dataclass(frozen=True)
+class Fire:
+    planned_at: datetime
+    # The first of the times that were missed, for which this one stands.
+    missed_since: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Disable:
+    """It has expired, or was to run once and has."""
+
+
+@dataclass(frozen=True)
+class Wait:
+    until: datetime | None
+
+
+def wake_at(task: Task) -> datetime | None:
+    """When there is something to decide about it; never for one that is switched off."""
+    if not task.enabled:
+        return None
+    if _has_run_once(task):
+        return task.start_at or task.changed_at
+    first = first_time(task)
+    if task.expires_at is None or task.expires_at > first:
+        return first
+    return max(task.expires_at, task.start_at or task.expires_at)
+
+
+def first_time(task: Task) -> datetime:
+    """The planned time that follows its last run. One that never ran counts from its last change; with a start time
+    it is due at the start, a crontab at its first time after it, and at once where the start is past."""
+    start = task.start_at
+    if start is None:
+        return task.times.after(task.last_run_at or task.changed_at)
+    if task.last_run_at is not None:
+        due = task.times.after(task.last_run_at)
+    elif isinstance(task.times, At):
+        due = task.times.after(task.changed_at)
+    else:
+        due = task.changed_at
+    if due >= start:
+        return due
+    is_crontab = isinstance(task.times, Celerys) and isinstance(task.times.schedule, schedules.crontab)
+    return task.times.after(start) if is_crontab else start
+
+
+def decide(task: Task, now: datetime, deadline: float | None = None) -> Fire | Disable | Wait:
+    """Missed times are made up for by one firing, the latest; `deadline` is Celery's beat_cron_starting_deadline."""
+    if not task.enabled:
+        return Wait(None)
+    if task.start_at is not None and now < task.start_at:
+        return Wait(wake_at(task))
+    if (task.expires_at is not None and now >= task.expires_at) or _has_run_once(task):
+        return Disable()
+    first = first_time(task)
+    if first > now:
+        return Wait(wake_at(task))
+    latest = task.times.latest(first, now)
+    if _is_stale(task.times, now - latest, deadline):
+        return Wait(task.times.after(now))
+    return Fire(latest, first if first < latest else None)
+
+
+def _has_run_once(task: Task) -> bool:
+    return task.one_off and task.run_count > 0
+
+
+def _is_stale(times: Times, late: timedelta, deadline: float | None) -> bool:
+    if deadline is None or not isinstance(times, Celerys):
+        return False
+    return isinstance(times.schedule, schedules.crontab) and late > timedelta(seconds=deadline)
+
+
+def times_of(row: dict[str, Any]) -> Times:
+    """Of the one schedule that a row names, looked for in the order in which its own model does."""
+    if row["every"] is not None:
+        return every(row["every"], row["period"])
+    if row["minute"] is not None:
+        fields = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week", "timezone")
+        return crontab(*(str(row[name]) for name in fields))
+    if row["event"] is not None:
+        latitude, longitude = float(row["latitude"]), float(row["longitude"])
+        if math.isnan(latitude) or math.isnan(longitude):
+            raise Unservable("its solar schedule has no place")
+        return solar(row["event"], latitude, longitude)
+    if row["clocked_time"] is not None:
+        return At(row["clocked_time"])
+    raise Unservable("it has no schedule: none of interval, crontab, solar and clocked is set")

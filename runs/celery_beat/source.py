@@ -1,0 +1,118 @@
+"""Whose periodic tasks are served: where they lie, and whose messages go where."""
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from celery import Celery
+from celery.schedules import crontab
+from django.conf import settings
+from psycopg.conninfo import make_conninfo
+
+from runs.queries import SQL, Connection, rows
+from runs.slices import CELERY
+
+logger = logging.getLogger(__name__)
+
+CLEAN_UP = "celery.backend_cleanup"
+TWELVE_HOURS = 12 * 3600
+KEEP_DAYS = 7.0
+
+
+class NotServable(Exception):
+    """The periodic tasks cannot be served here; the message says why and what helps."""
+
+
+@dataclass(frozen=True)
+class Source:
+    dsn: str
+    app: Celery
+    # Whether a message is sent again that its scheduler died over: at least once, or at most once.
+    resend: bool = True
+    keep_days: float = KEEP_DAYS
+    # Writes the entries of the application's own code into rows, as DatabaseScheduler does when it starts.
+    write_entries: Callable[[], None] | None = None
+
+
+def of_platform() -> Source | None:
+    """Another code base's database, if the platform's settings name one; its application is known by its broker."""
+    if not settings.CELERY_BEAT_URL:
+        return None
+    app = Celery("celery-beat", broker=settings.CELERY_BEAT_BROKER_URL, set_as_current=False)
+    app.conf.update(enable_utc=True, timezone="UTC", task_default_queue=settings.CELERY_BEAT_QUEUE)
+    return Source(
+        settings.CELERY_BEAT_URL,
+        app,
+        resend=settings.CELERY_BEAT_RESEND,
+        keep_days=settings.CELERY_BEAT_KEEP_DAYS,
+    )
+
+
+def of_application(app: Celery) -> Source:
+    """The database of the Django project that this beat was started for (celery -A theirs beat)."""
+    try:
+        from django.db import connections, router
+        from django_celery_beat.models import PeriodicTask
+
+        connection = connections[router.db_for_write(PeriodicTask)]
+    except Exception as error:
+        raise NotServable(
+            f"neither the platform nor django_celery_beat is among the INSTALLED_APPS: {error}"
+        ) from error
+    if connection.vendor != "postgresql":
+        raise NotServable(
+            f"django-celery-beat's tables lie in {connection.vendor}; only PostgreSQL is served: "
+            "stay with its DatabaseScheduler, or move them (manage.py dumpdata django_celery_beat)"
+        )
+    known = {option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()}
+    parameters: dict[str, Any] = connection.get_connection_params()
+    dsn = make_conninfo(**{name: value for name, value in parameters.items() if name in known})
+    return Source(
+        os.environ.get("BEATKEEPER_CELERY_BEAT_URL") or dsn,
+        app,
+        resend=os.environ.get("BEATKEEPER_CELERY_BEAT_UNKNOWN", "resend") == "resend",
+        keep_days=float(os.environ.get("BEATKEEPER_CELERY_BEAT_KEEP_DAYS") or KEEP_DAYS),
+        write_entries=lambda: _write_entries(app),
+    )
+
+
+def _write_entries(app: Celery) -> None:
+    """An entry that makes no sense is logged and left out; the others are written."""
+    from django_celery_beat.schedulers import ModelEntry
+
+    entries: dict[str, Any] = {}
+    if app.conf.result_expires:
+        options = {"expire_seconds": TWELVE_HOURS}
+        entries[CLEAN_UP] = {"task": CLEAN_UP, "schedule": crontab("0", "4", "*"), "options": options}
+    for name, entry in {**entries, **app.conf.beat_schedule}.items():
+        try:
+            ModelEntry.from_entry(name, app=app, **entry)
+        except (ValueError, TypeError, KeyError) as error:
+            logger.exception("the entry %s of beat_schedule cannot be written: %s", name, error)
+
+
+def prepare(connection: Connection) -> None:
+    """Makes sure of the tables: theirs must be there, ours is made beside them."""
+    there, ours, zoneless = rows(connection, "celery_tables")[0]
+    database = connection.info.dbname
+    if not there:
+        raise NotServable(f"the database {database} has no tables of django-celery-beat: run its migrations")
+    if zoneless:
+        raise NotServable(
+            f"{', '.join(zoneless)} in {database} are kept without their time zone (USE_TZ = False), so nobody knows "
+            "which instants are meant; set USE_TZ = True there and convert the columns"
+        )
+    if ours:
+        return
+    try:
+        with connection.transaction():
+            connection.execute("SELECT pg_advisory_xact_lock(%s, -1)", [CELERY])
+            connection.execute(SQL["make_celery_firing"])
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise NotServable(
+            f"the user {connection.info.user} may not make the table beatkeeper_celery_firing in {database}: "
+            "let its owner run the statement that docs/celery-beat.md gives"
+        ) from error
