@@ -1,9 +1,9 @@
 """What a job may execute, checked when it is written down. Executing it is runs/targets and the SDK."""
 
-import re
 from collections.abc import Callable
-from urllib.parse import urlsplit
 
+from jobs.command_target import read_command
+from jobs.http_target import read_http
 from jobs.input_checks import Json, expect_object, listed, near, refuse_large, refuse_unknown, refused, shown
 from jobs.models import Pool
 
@@ -11,11 +11,6 @@ from jobs.models import Pool
 RESERVED_TASKS = ("celery.", "beatkeeper.")
 KINDS = ("celery", "http", "command")
 LATER_KINDS = ("container",)
-METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD")
-ANY_SUCCESS = [200, 201, 202, 204]
-HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
-OWN_HEADERS = {"host", "content-length", "transfer-encoding", "connection"}
-ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,100}")
 
 
 def read_target(value: object) -> Json:
@@ -78,89 +73,8 @@ def _read_celery(given: Json) -> Json:
     return {"task": task, "args": args, "kwargs": expect_object(given.get("kwargs", {}), "target.kwargs")}
 
 
-def _read_http(given: Json) -> Json:
-    refuse_unknown(given, ("kind", "method", "url", "headers", "body", "expect"), "target")
-    method = given.get("method", "POST" if given.get("body") is not None else "GET")
-    if not isinstance(method, str) or method.upper() not in METHODS:
-        raise refused("target.method", f"{shown(method)} is not a method", f"one of {', '.join(METHODS)}")
-    return {
-        "method": method.upper(),
-        "url": _read_url(given.get("url")),
-        "headers": _read_headers(given.get("headers", {})),
-        "body": given.get("body"),
-        "expect": _read_expect(given.get("expect", ANY_SUCCESS)),
-    }
-
-
-def _read_url(value: object) -> str:
-    hint = "an absolute http or https URL"
-    if not isinstance(value, str) or not 1 <= len(value) <= 2000:
-        raise refused("target.url", f"{shown(value)} is not a URL", hint)
-    try:
-        parts = urlsplit(value)
-        host, _port, login = parts.hostname, parts.port, parts.username or parts.password
-    except ValueError as error:
-        raise refused("target.url", f"{value[:60]} is not a URL: {error}", hint) from None
-    if parts.scheme.lower() not in ("http", "https") or not host:
-        raise refused("target.url", f"{value[:60]} is not an http or https URL", hint)
-    if login:
-        raise refused("target.url", "the URL holds a login", "use an Authorization header instead")
-    if any(character.isspace() or not character.isprintable() for character in value):
-        raise refused("target.url", "the URL holds white space", "write %20 for a space")
-    return value
-
-
-def _read_headers(value: object) -> dict[str, str]:
-    headers = expect_object(value, "target.headers")
-    for name, text in headers.items():
-        where = f"target.headers.{name[:60]}"
-        if not HEADER_NAME.fullmatch(name):
-            raise refused(where, f"{shown(name)} is not the name of a header", "letters, digits and hyphens")
-        if name.lower() in OWN_HEADERS:
-            raise refused(where, f"{name} is set by the call itself", "leave it out")
-        if not isinstance(text, str) or not text.isascii() or not (text.isprintable() or text == ""):
-            raise refused(where, f"{shown(text)} is not the value of a header", "one line of ASCII text")
-    return headers
-
-
-def _read_expect(value: object) -> list[int]:
-    listed_codes = isinstance(value, list) and 1 <= len(value) <= 100
-    if not listed_codes or not all(_is_status(code) for code in value):  # type: ignore[attr-defined]
-        raise refused("target.expect", f"{shown(value)} is not a list of HTTP statuses", "such as [200, 204]")
-    return list(value)  # type: ignore[call-overload, no-any-return]
-
-
-def _is_status(code: object) -> bool:
-    return isinstance(code, int) and not isinstance(code, bool) and 200 <= code <= 599
-
-
-def _read_command(given: Json) -> Json:
-    refuse_unknown(given, ("kind", "argv", "env"), "target")
-    argv = given.get("argv")
-    if (
-        not isinstance(argv, list)
-        or not argv
-        or not all(isinstance(item, str) for item in argv)
-        or not argv[0]
-    ):
-        raise refused(
-            "target.argv",
-            f"{shown(argv)} is not a command",
-            'a list of strings such as ["ls", "-l"]; no shell reads it',
-        )
-    env = expect_object(given.get("env", {}), "target.env")
-    for name, text in env.items():
-        if not ENV_NAME.fullmatch(name):
-            raise refused(
-                f"target.env.{name[:60]}", f"{shown(name)} is not the name of a variable", "such as MY_NAME"
-            )
-        if not isinstance(text, str):
-            raise refused(f"target.env.{name}", f"{shown(text)} is not a string", "every value is a string")
-    return {"argv": argv, "env": env}
-
-
 READERS: dict[str, Callable[[Json], Json]] = {
     "celery": _read_celery,
-    "http": _read_http,
-    "command": _read_command,
+    "http": read_http,
+    "command": read_command,
 }

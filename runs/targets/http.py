@@ -1,128 +1,248 @@
-"""HTTP targets: one request, made so that a tenant cannot reach what only the worker should.
+"""HTTP targets: a request, made so that a tenant cannot reach what only the worker should (`addresses.py`)."""
 
-Names are resolved here, every address is checked, and the connection goes to the checked address itself, so a
-name that answers differently the second time gains nothing. TLS is still verified against the name.
-"""
-
-import ipaddress
+import json
 import re
 import ssl
 import time
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from functools import cache
-from socket import IPPROTO_TCP, gaierror, getaddrinfo
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpcore
 import httpx
-from httpcore import ConnectError, NetworkStream, SyncBackend
-from httpcore._backends.base import SOCKET_OPTION
 
+from jobs import durations
+from jobs.http_target import LONGEST, METHODS, SHORTEST, is_own_header, is_told_header
+from runs.targets.addresses import CheckedAddresses
+from runs.targets.signatures import HEADER as SIGNATURE
+from runs.targets.signatures import MOST_KEYS, keys_in, signature
 from scheduler_project.sdk.outcomes import PERMANENT, TRANSIENT, PermanentError
 from scheduler_project.sdk.targets import Attempt, TargetFailed
 
 CONNECT_TIMEOUT = 10.0
 LOGGED_BODY = 10_000
+# Of a JSON answer, to be kept as the run's result.
+KEPT_ANSWER = 2_000
 TRIED_AGAIN = (408, 425, 429)
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 HEADER_VALUE = re.compile(r"([!-~]([ \t!-~]*[!-~])?)?")
 AUTO_DETECTED = zlib.MAX_WBITS | 32
-
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-# `is_global` depends on the version of Python, and knows nothing of clouds: 168.63.129.16 is the inside of Azure.
-NOT_PUBLIC = tuple(
-    map(
-        ipaddress.ip_network,
-        """
-        0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24
-        192.88.99.0/24 192.168.0.0/16 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 224.0.0.0/4 240.0.0.0/4
-        168.63.129.16/32
-        ::/96 ::ffff:0:0:0/96 64:ff9b:1::/48 100::/64 2001::/23 2001:db8::/32 3fff::/20 5f00::/16
-        fc00::/7 fe80::/10 fec0::/10 ff00::/8
-        """.split(),
-    )
-)
+# All that another host is told of what the job gave: it holds no credentials.
+TOLD_EVERYBODY = ("accept", "accept-language", "content-type", "user-agent")
+MOVED = (301, 302, 303, 307, 308)
+DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
-class AddressRefused(PermanentError):
-    """The host is not on the public internet, and the tenant's allowed hosts do not name it."""
+@dataclass(frozen=True)
+class Call:
+    """`given` are the job's headers, `ours` the platform's; `keys` sign it."""
+
+    method: str
+    url: str
+    given: Mapping[str, str]
+    ours: Mapping[str, str]
+    body: bytes = b""
+    keys: tuple[bytes, ...] = ()
+
+    def headers(self) -> dict[str, str]:
+        plain = {"User-Agent": "Beatkeeper", "Accept-Encoding": "gzip, deflate", **self.given, **self.ours}
+        if self.keys:
+            path = httpx.URL(self.url).raw_path.decode("ascii")
+            plain[SIGNATURE] = signature(self.keys, int(time.time()), self.method, path, self.body)
+        return plain
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    reason: str
+    headers: httpx.Headers
+    text: str
+
+    @property
+    def location(self) -> str | None:
+        return self.headers.get("location") if self.status in MOVED else None
 
 
 def execute(attempt: Attempt) -> dict[str, Any]:
     target = attempt.target
+    call, most = first_call(attempt), int(target.get("redirects") or 0)
+    ends_at = time.monotonic() + seconds_for(attempt)
+    answer = made(attempt, call, ends_at)
+    for _ in range(most):
+        if answer.location is None:
+            break
+        call = redirected(call, answer.location, answer.status)
+        answer = made(attempt, call, ends_at)
+    judge(answer, target.get("expect"), most)
+    return result_of(answer, attempt)
+
+
+def seconds_for(attempt: Attempt) -> float:
+    """Of all its hops together, and never longer than the run may take."""
+    given = attempt.target.get("timeout")
+    if given is None:
+        return attempt.claim.timeout
+    own = durations.read(given, "target.timeout", SHORTEST, LONGEST).total_seconds()
+    return min(own, attempt.claim.timeout)
+
+
+def first_call(attempt: Attempt) -> Call:
+    target = attempt.target
     method, url = str(target.get("method", "POST")).upper(), str(target["url"])
-    refuse_nonsense(url)
-    began = time.monotonic()
-    try:
-        with client(attempt.claim.allowed_hosts, attempt.claim.timeout) as http:
-            with http.stream(method, url, headers=headers_of(attempt), **content_of(attempt)) as response:
-                text = beginning_of(response)
-    except (httpx.InvalidURL, httpx.LocalProtocolError, UnicodeError):
-        # Their messages may quote what they refuse, and that may be a secret.
-        raise PermanentError("The request cannot be sent: its URL, method or headers are not HTTP") from None
-    took = time.monotonic() - began
-    attempt.log.write("http", f"{method} {shown(url)} answered {response.status_code} in {took:.3f} s")
-    if text:
-        attempt.log.write("http", text)
-    judge(response, target.get("expect"))
-    return {"status": response.status_code}
+    refuse_nonsense(method, url)
+    given = headers_given(target.get("headers") or {})
+    body, kind = content_of(attempt)
+    if kind and "content-type" not in (name.lower() for name in given):
+        given["Content-Type"] = kind
+    return Call(method, url, given, own_headers(attempt), body, signing_keys(target.get("sign")))
 
 
-def refuse_nonsense(url: str) -> None:
+def refuse_nonsense(method: str, url: str) -> None:
     try:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError:
         # Its message quotes what it could not read.
         raise PermanentError("The target's URL cannot be read") from None
-    if parts.scheme not in ("http", "https"):
+    if parts.scheme not in DEFAULT_PORTS:
         raise PermanentError(f"{shown(url)} is neither http nor https")
+    if parts.username or parts.password:
+        raise PermanentError(f"The URL of {shown(url)} holds a login")
+    if method not in METHODS:
+        raise PermanentError(f"{method[:20]!r} is not a method that a target may use")
 
 
-def judge(response: httpx.Response, expected: Sequence[int] | None) -> None:
-    status = response.status_code
-    if status in expected if expected else response.is_success:
-        return
-    again = status in TRIED_AGAIN or status >= 500
-    line = f"The target answered {status} {response.reason_phrase}".strip()
-    if response.is_redirect:
-        line += "; redirects are not followed"
-    raise TargetFailed(
-        TRANSIENT if again else PERMANENT,
-        f"HTTP {status}",
-        line,
-        retry_after=retry_after(response.headers.get("retry-after")) if again else None,
-    )
+def headers_given(headers: Mapping[str, Any]) -> dict[str, str]:
+    given = {str(name): str(value) for name, value in headers.items()}
+    for name, value in given.items():
+        if not HEADER_NAME.fullmatch(name) or not HEADER_VALUE.fullmatch(value):
+            raise PermanentError(f"The header {name!r} cannot be sent: its name or value is not HTTP")
+        if is_own_header(name):
+            raise PermanentError(f"The header {name!r} is set by the call itself")
+    return {name: value for name, value in given.items() if not is_told_header(name)}
 
 
-def headers_of(attempt: Attempt) -> dict[str, str]:
+def own_headers(attempt: Attempt) -> dict[str, str]:
     claim = attempt.claim
     ours = {
         "Idempotency-Key": str(claim.run_id),
         "Beatkeeper-Run": str(claim.run_id),
         "Beatkeeper-Attempt": str(claim.attempt),
     }
-    if claim.traceparent:
-        ours["traceparent"] = claim.traceparent
-    given = {str(name): str(value) for name, value in (attempt.target.get("headers") or {}).items()}
-    for name, value in given.items():
-        if not HEADER_NAME.fullmatch(name) or not HEADER_VALUE.fullmatch(value):
-            raise PermanentError(f"The header {name!r} cannot be sent: its name or value is not HTTP")
-    reserved = {name.lower() for name in ours}
-    kept = {name: value for name, value in given.items() if name.lower() not in reserved}
-    return {"User-Agent": "Beatkeeper", **kept, **ours}
+    return {**ours, "traceparent": claim.traceparent} if claim.traceparent else ours
 
 
-def content_of(attempt: Attempt) -> dict[str, Any]:
+def content_of(attempt: Attempt) -> tuple[bytes, str]:
+    """The bytes that are sent and signed, and what they are."""
     body = attempt.input.get("body", attempt.target.get("body"))
     if body is None:
-        return {}
-    return {"content": body} if isinstance(body, str) else {"json": body}
+        return b"", ""
+    if isinstance(body, str):
+        return body.encode(), ""
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode(), "application/json"
+
+
+def signing_keys(sign: Mapping[str, Any] | None) -> tuple[bytes, ...]:
+    if not sign:
+        return ()
+    keys = keys_in(str(sign.get("secret", "")))
+    if not 1 <= len(keys) <= MOST_KEYS:
+        raise PermanentError(f"The signing secret holds {len(keys)} keys: one, or two during a rotation")
+    if any(key.startswith(b"${secret:") for key in keys):
+        raise PermanentError("The signing secret was not resolved: this worker is of an earlier release")
+    return tuple(keys)
+
+
+def made(attempt: Attempt, call: Call, ends_at: float) -> Answer:
+    """One request. A client of its own: it keeps neither cookies nor a connection for the next."""
+    began = time.monotonic()
+    try:
+        with client(attempt.claim.allowed_hosts, ends_at) as http:
+            with http.stream(call.method, call.url, headers=call.headers(), content=call.body or None) as got:
+                answer = Answer(got.status_code, got.reason_phrase, got.headers, beginning_of(got))
+    except (httpx.InvalidURL, httpx.LocalProtocolError, UnicodeError):
+        # Their messages may quote what they refuse, and that may be a secret.
+        raise PermanentError("The request cannot be sent: its URL, method or headers are not HTTP") from None
+    took = time.monotonic() - began
+    said = f"{call.method} {shown(call.url)} answered {answer.status} in {took:.3f} s"
+    attempt.log.write("http", said)
+    if answer.text:
+        attempt.log.write("http", answer.text)
+    return answer
+
+
+def redirected(call: Call, location: str, status: int) -> Call:
+    """Where the answer sends us, as a browser would go, but without what only the first host may have."""
+    try:
+        url = httpx.URL(call.url).join(location)
+    except (httpx.InvalidURL, ValueError, UnicodeError):
+        raise PermanentError("The target redirects to what is not a URL") from None
+    onward = replace(call, url=str(url.copy_with(fragment=None)))
+    if status == 303 or (status in (301, 302) and call.method == "POST"):
+        method = call.method if call.method == "HEAD" else "GET"
+        untyped = {name: value for name, value in call.given.items() if name.lower() != "content-type"}
+        onward = replace(onward, method=method, body=b"", given=untyped)
+    try:
+        refuse_nonsense(onward.method, onward.url)
+    except PermanentError as refused:
+        raise PermanentError(f"The redirect of {shown(call.url)} is refused: {refused}") from None
+    return onward if same_host(call.url, onward.url) else for_stranger(onward, call.url)
+
+
+def same_host(one: str, other: str) -> bool:
+    """Or the same name by TLS instead, as so many servers send people."""
+    before, after = origin(one), origin(other)
+    return before == after or (before[1:] == (after[1], 80) and (after[0], after[2]) == ("https", 443))
+
+
+def origin(url: str) -> tuple[str, str, int]:
+    parts = httpx.URL(url)
+    return parts.scheme, parts.host.lower().rstrip("."), parts.port or DEFAULT_PORTS[parts.scheme]
+
+
+def for_stranger(call: Call, before: str) -> Call:
+    if call.body:
+        raise PermanentError(f"{shown(before)} redirects to another host, which would get the body")
+    if before.startswith("https:") and not call.url.startswith("https:"):
+        raise PermanentError(f"{shown(before)} redirects to a URL without TLS")
+    given = {name: value for name, value in call.given.items() if name.lower() in TOLD_EVERYBODY}
+    ours = {name: value for name, value in call.ours.items() if not name.startswith("Beatkeeper-Callback")}
+    return replace(call, given=given, ours=ours, keys=())
+
+
+def judge(answer: Answer, expected: Iterable[int] | None, most_redirects: int) -> None:
+    status = answer.status
+    if status in expected if expected else 200 <= status < 300:
+        return
+    again = status in TRIED_AGAIN or status >= 500
+    line = f"The target answered {status} {answer.reason}".strip()
+    if answer.location is not None:
+        line += f"; it redirects more than {most_redirects} times" if most_redirects else ""
+        line += "" if most_redirects else "; redirects are not followed"
+    raise TargetFailed(
+        TRANSIENT if again else PERMANENT,
+        f"HTTP {status}",
+        line,
+        retry_after=retry_after(answer.headers.get("retry-after")) if again else None,
+    )
+
+
+def result_of(answer: Answer, attempt: Attempt) -> dict[str, Any]:
+    """With a small JSON answer; anything else is in the log."""
+    result: dict[str, Any] = {"status": answer.status}
+    kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if len(answer.text) <= KEPT_ANSWER and (kind == "application/json" or kind.endswith("+json")):
+        try:
+            result["answer"] = json.loads(attempt.log.masked(answer.text))
+        except (ValueError, RecursionError):
+            pass
+    return result
 
 
 def beginning_of(response: httpx.Response) -> str:
@@ -180,72 +300,17 @@ def shown(url: str) -> str:
     return f"{parts.scheme}://{host}{port}{parts.path}"
 
 
-def client(allowed_hosts: Iterable[str], timeout: float) -> httpx.Client:
+def client(allowed_hosts: Iterable[str], ends_at: float) -> httpx.Client:
     """No proxy from the environment: it would connect in our place, unchecked."""
     transport = httpx.HTTPTransport(verify=tls(), trust_env=False)
     transport._pool = httpcore.ConnectionPool(
-        ssl_context=tls(), network_backend=CheckedAddresses(allowed_hosts)
+        ssl_context=tls(), network_backend=CheckedAddresses(allowed_hosts, ends_at)
     )
-    limits = httpx.Timeout(timeout, connect=min(timeout, CONNECT_TIMEOUT))
+    seconds = max(0.001, ends_at - time.monotonic())
+    limits = httpx.Timeout(seconds, connect=min(seconds, CONNECT_TIMEOUT))
     return httpx.Client(transport=transport, timeout=limits, follow_redirects=False, trust_env=False)
 
 
 @cache
 def tls() -> ssl.SSLContext:
     return httpx.create_ssl_context(trust_env=False)
-
-
-class CheckedAddresses(SyncBackend):
-    def __init__(self, allowed_hosts: Iterable[str]) -> None:
-        self._allowed = {host.lower() for host in allowed_hosts}
-
-    def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,
-        local_address: str | None = None,
-        socket_options: Iterable[SOCKET_OPTION] | None = None,
-    ) -> NetworkStream:
-        error: Exception | None = None
-        for address in self.addresses(host, port):
-            try:
-                return super().connect_tcp(str(address), port, timeout, local_address, socket_options)
-            except (httpcore.ConnectError, httpcore.ConnectTimeout) as failed:
-                error = failed
-        raise error or ConnectError(f"{host} has no address")
-
-    def connect_unix_socket(self, *_arguments: Any, **_options: Any) -> NetworkStream:
-        raise AddressRefused("Sockets of this machine are not for targets")
-
-    def addresses(self, host: str, port: int) -> list[Address]:
-        found = resolve(host, port)
-        if not self.is_allowed(host, port):
-            for address in found:
-                if not is_public(address):
-                    raise AddressRefused(f"{host} leads to {address}, which is not on the public internet")
-        return found
-
-    def is_allowed(self, host: str, port: int) -> bool:
-        name = host.lower().rstrip(".")
-        return not self._allowed.isdisjoint({name, f"{name}:{port}", f"[{name}]:{port}"})
-
-
-def resolve(host: str, port: int) -> list[Address]:
-    try:
-        entries = getaddrinfo(host, port, proto=IPPROTO_TCP)
-    except (gaierror, UnicodeError) as error:
-        raise ConnectError(f"{host} cannot be resolved: {error}") from error
-    # A scope such as fe80::1%eth0 is link-local either way.
-    return list(dict.fromkeys(ipaddress.ip_address(str(entry[4][0]).partition("%")[0]) for entry in entries))
-
-
-def is_public(address: Address) -> bool:
-    """Also of the IPv4 address that an IPv6 one carries inside."""
-    if isinstance(address, ipaddress.IPv6Address):
-        inner = address.ipv4_mapped or address.sixtofour
-        if address in NAT64:
-            inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-        if inner is not None:
-            return is_public(inner)
-    return address.is_global and not any(address in network for network in NOT_PUBLIC)

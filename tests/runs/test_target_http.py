@@ -1,13 +1,18 @@
 """HTTP targets against a real server on this machine, and what is refused before anything is sent."""
 
 import gzip
+import hashlib
+import hmac
 import ipaddress
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -16,19 +21,22 @@ from unittest.mock import patch
 import httpx
 import pytest
 
-from runs.targets import http
-from runs.targets.http import AddressRefused, CheckedAddresses, execute, is_public
+from runs.targets import addresses, http
+from runs.targets.addresses import AddressRefused, CheckedAddresses, is_public
+from runs.targets.http import execute
 from scheduler_project.sdk.capture import secrets_in
 from scheduler_project.sdk.outcomes import PermanentError
-from scheduler_project.sdk.targets import TargetFailed
+from scheduler_project.sdk.targets import Attempt, TargetFailed
 from tests.runs.carried_out import OneSlot
 from tests.sdk.test_celery_target import make_claim
 
+FAR = float("inf")
 ROOT = Path(__file__).resolve().parents[2]
 
 
 class Server(ThreadingHTTPServer):
-    """Answers as the path says: /status/503, /retry/7, /moved, /long, /echo, and with the `answer` it was given."""
+    """Answers as the path says: /status/503, /retry/7, /moved, /to/307?URL, /long, /echo, and with the `answer` it
+    was given."""
 
     daemon_threads = True
 
@@ -46,10 +54,19 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         assert isinstance(self.server, Server)
         body = self.rfile.read(int(self.headers.get("content-length") or 0))
-        self.server.requests.append({"path": self.path, "headers": dict(self.headers), "body": body.decode()})
+        told = {
+            "method": self.command,
+            "path": self.path,
+            "headers": dict(self.headers),
+            "body": body.decode(),
+        }
+        self.server.requests.append(told)
         kind, _, value = self.path.lstrip("/").partition("?")[0].partition("/")
-        status = {"status": int(value or 0), "retry": 429, "moved": 302}.get(kind, 200)
+        status = {"status": int(value or 0), "retry": 429, "moved": 302, "to": int(value or 0)}.get(kind, 200)
         self.send_response(status)
+        if kind == "to":
+            self.send_header("Location", self.path.partition("?")[2])
+            self.send_header("Set-Cookie", "session=s3cr3t")
         if kind == "retry":
             self.send_header("Retry-After", value)
         if kind == "moved":
@@ -63,25 +80,39 @@ class Handler(BaseHTTPRequestHandler):
             return
         self.wfile.write(b"x" * 1_000_000 if kind == "long" else b"hello from the target")
 
-    do_GET = do_POST  # noqa: N815 - the standard library's name
+    do_GET = do_PUT = do_HEAD = do_POST  # noqa: N815 - the standard library's names
 
     def log_message(self, *_arguments: Any) -> None:
         pass
 
 
-@pytest.fixture
-def server() -> Iterator[Server]:
+@contextmanager
+def serving() -> Iterator[Server]:
     server = Server()
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with serving() as server:
+        yield server
+
+
+@pytest.fixture
+def stranger() -> Iterator[Server]:
+    with serving() as server:
+        yield server
 
 
 class Caller(OneSlot):
     def __call__(self, url: str, allowed: list[str], **values: Any) -> dict[str, Any]:
-        claimed = {name: values.pop(name) for name in ("input", "attempt", "timeout") if name in values}
+        claimed = {name: values.pop(name) for name in ("input", "attempt") if name in values}
         target = {"kind": "http", "url": url, **values}
         claim = make_claim(target, allowed_hosts=allowed, **claimed)
         return self.carry_out(execute, claim, secrets_in(target))
@@ -160,6 +191,158 @@ def test_a_redirect_is_not_followed(call: Caller, server: Server) -> None:
         call(f"http://{server.host}/moved", [server.host])
     assert failed.value.error_class == "permanent"
     assert len(server.requests) == 1
+
+
+def test_as_many_redirects_are_followed_as_are_allowed(call: Caller, server: Server) -> None:
+    here = f"http://{server.host}"
+    twice = f"{here}/to/302?{here}/to/307?/echo"
+    assert call(twice, [server.host], redirects=2)["status"] == 200
+    with pytest.raises(TargetFailed, match="more than 1 time") as failed:
+        call(twice, [server.host], redirects=1)
+    assert (failed.value.error_class, failed.value.error_type) == ("permanent", "HTTP 307")
+    assert [request["path"] for request in server.requests[:3]][-1] == "/echo"
+
+
+@pytest.mark.parametrize(
+    ("status", "method", "expected"),
+    [
+        (301, "POST", ("GET", "")),
+        (302, "POST", ("GET", "")),
+        (303, "PUT", ("GET", "")),
+        (307, "POST", ("POST", "all of it")),
+        (308, "PUT", ("PUT", "all of it")),
+    ],
+)
+def test_a_redirect_keeps_method_and_body_as_a_browser_would(
+    call: Caller, server: Server, status: int, method: str, expected: tuple[str, str]
+) -> None:
+    url = f"http://{server.host}/to/{status}?/echo"
+    call(url, [server.host], method=method, body="all of it", redirects=1)
+    onward = server.requests[1]
+    assert (onward["method"], onward["body"]) == expected
+
+
+def test_the_same_host_gets_the_headers_again_and_a_signature_of_its_own(
+    call: Caller, server: Server
+) -> None:
+    url = f"http://{server.host}/to/307?/echo"
+    call(url, [server.host], headers={"X-Team": "red"}, sign={"secret": "k"}, redirects=1)
+    first, second = (request["headers"] for request in server.requests)
+    assert second["X-Team"] == "red" and "Cookie" not in second
+    assert first["Beatkeeper-Signature"] != second["Beatkeeper-Signature"]
+
+
+def test_another_host_gets_neither_headers_nor_signature(
+    call: Caller, server: Server, stranger: Server
+) -> None:
+    url = f"http://{server.host}/to/302?http://{stranger.host}/echo"
+    call(
+        url,
+        [server.host, stranger.host],
+        headers={
+            "Authorization": "Bearer s3cr3t",
+            "X-Api-Key": "s3cr3t",
+            "Cookie": "s3cr3t",
+            "Accept": "text/x",
+        },
+        sign={"secret": "k"},
+        redirects=1,
+    )
+    assert server.requests[0]["headers"]["Authorization"] == "Bearer s3cr3t"
+    headers = stranger.requests[0]["headers"]
+    assert headers["Accept"] == "text/x" and headers["Idempotency-Key"] == str(call.claim.run_id)
+    assert "s3cr3t" not in str(headers) and "Beatkeeper-Signature" not in headers
+
+
+def test_another_host_does_not_get_the_body(call: Caller, server: Server, stranger: Server) -> None:
+    url = f"http://{server.host}/to/307?http://{stranger.host}/echo"
+    with pytest.raises(PermanentError, match="another host"):
+        call(url, [server.host, stranger.host], method="POST", body="s3cr3t", redirects=1)
+    assert stranger.requests == []
+
+
+def test_a_redirect_does_not_leave_tls() -> None:
+    call = http.Call("GET", "https://one.example/", {}, {})
+    with pytest.raises(PermanentError, match="without TLS"):
+        http.redirected(call, "http://one.example/", 302)
+
+
+def test_a_redirect_to_tls_on_the_same_host_is_the_same_host() -> None:
+    call = http.Call("GET", "http://one.example/", {"Authorization": "Bearer x"}, {}, keys=(b"k",))
+    onward = http.redirected(call, "https://one.example/", 302)
+    assert onward.given == call.given and onward.keys == call.keys
+    assert http.redirected(call, "https://one.example:8443/", 302).keys == ()
+
+
+def verified(key: bytes, request: dict[str, Any], oldest: float = 300.0) -> bool:
+    """As docs/targets.md shows it to receivers."""
+    parts = [part.partition("=") for part in request["headers"]["Beatkeeper-Signature"].split(",")]
+    at = next(value for name, _, value in parts if name == "t")
+    message = b"\n".join(
+        [at.encode(), request["method"].encode(), request["path"].encode(), request["body"].encode()]
+    )
+    expected = hmac.new(key, message, hashlib.sha256).hexdigest()
+    fresh = abs(time.time() - int(at)) <= oldest
+    return fresh and any(hmac.compare_digest(expected, value) for name, _, value in parts if name == "v1")
+
+
+def test_a_receiver_can_tell_who_called(call: Caller, server: Server) -> None:
+    url = f"http://{server.host}/echo?a=b%20c"
+    call(url, [server.host], body={"a": "ä"}, sign={"secret": "the key"})
+    [request] = server.requests
+    assert verified(b"the key", request) and not verified(b"another", request)
+    for part, changed in (("method", "PUT"), ("path", "/echo?a=b"), ("body", "{}")):
+        assert not verified(b"the key", {**request, part: changed})
+    at = request["headers"]["Beatkeeper-Signature"].partition(",")[0]
+    later = request["headers"]["Beatkeeper-Signature"].replace(at, f"t={int(time.time()) + 1}")
+    assert not verified(b"the key", {**request, "headers": {"Beatkeeper-Signature": later}})
+
+
+def test_two_keys_are_valid_during_a_rotation(call: Caller, server: Server) -> None:
+    call(f"http://{server.host}/echo", [server.host], sign={"secret": "new\nold\n"})
+    [request] = server.requests
+    assert verified(b"new", request) and verified(b"old", request)
+    with pytest.raises(PermanentError, match="3 keys"):
+        call(f"http://{server.host}/echo", [server.host], sign={"secret": "a\nb\nc"})
+
+
+@pytest.mark.parametrize("secret", ["", "  \n", "${secret:HOOK_KEY}"])
+def test_nothing_is_sent_unsigned(call: Caller, server: Server, secret: str) -> None:
+    with pytest.raises(PermanentError):
+        call(f"http://{server.host}/echo", [server.host], sign={"secret": secret})
+    assert server.requests == []
+
+
+def test_a_small_json_answer_is_the_result(call: Caller, server: Server) -> None:
+    server.answer = {"Content-Type": "application/problem+json"}, b'{"batch": 7}'
+    assert call(f"http://{server.host}/echo", [server.host]) == {"status": 200, "answer": {"batch": 7}}
+    server.answer = {"Content-Type": "application/json"}, json.dumps("x" * 3000).encode()
+    assert call(f"http://{server.host}/echo", [server.host]) == {"status": 200}
+    server.answer = {"Content-Type": "application/json"}, b"{nonsense"
+    assert call(f"http://{server.host}/echo", [server.host]) == {"status": 200}
+
+
+def test_a_call_that_trickles_ends_at_its_own_timeout(call: Caller) -> None:
+    """Each byte comes in good time, and there is no end of them."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=trickle, args=(listener,), daemon=True).start()
+        host = f"127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(httpx.TimeoutException):
+            call(f"http://{host}/", [host], timeout="PT1S")
+
+
+def trickle(listener: socket.socket) -> None:
+    peer, _ = listener.accept()
+    with peer, suppress(OSError):
+        peer.sendall(b"HTTP/1.1 200 OK\r\nX: ")
+        while True:
+            peer.sendall(b"x")
+            time.sleep(0.02)
+
+
+def test_the_run_s_timeout_holds_besides(call: Caller) -> None:
+    claim = make_claim({"kind": "http", "url": "http://x/", "timeout": "PT1H"}, timeout=5.0)
+    assert http.seconds_for(Attempt(claim, None, None, "w")) == 5.0  # type: ignore[arg-type]
 
 
 def test_a_long_answer_is_not_read_to_its_end(call: Caller, server: Server) -> None:
@@ -265,7 +448,6 @@ def test_a_name_nobody_knows_is_transient(call: Caller) -> None:
         "http://192.168.1.1/",
         "http://100.100.100.200/",
         "http://224.0.0.1/",
-        "http://user:password@127.0.0.1/",
         "https://127.0.0.1/",
     ],
 )
@@ -281,9 +463,32 @@ def test_only_http_is_spoken(call: Caller, url: str) -> None:
         call(url, [])
 
 
+@pytest.mark.parametrize("name", ["Host", "content-length", "Transfer-Encoding", "Proxy-Authorization", "TE"])
+def test_headers_of_the_connection_are_refused(call: Caller, server: Server, name: str) -> None:
+    with pytest.raises(PermanentError, match="set by the call itself"):
+        call(f"http://{server.host}/echo", [server.host], headers={name: "x"})
+    assert server.requests == []
+
+
+def test_an_allowed_name_does_not_lead_to_what_clouds_hand_out() -> None:
+    metadata = [(0, 0, 0, "", ("169.254.169.254", 0))]
+    with patch.object(addresses, "getaddrinfo", lambda *_, **__: metadata):
+        with pytest.raises(AddressRefused):
+            CheckedAddresses(["team.example"], FAR).addresses("team.example", 80)
+        assert CheckedAddresses(["169.254.169.254"], FAR).addresses("169.254.169.254", 80)
+
+
+def test_the_machine_s_own_public_address_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it listens on there may be hidden from the world by a firewall, and not from itself."""
+    monkeypatch.setattr(addresses, "is_public", lambda _: True)
+    with pytest.raises(AddressRefused, match="this machine"):
+        CheckedAddresses([], FAR).addresses("127.0.0.1", 80)
+    assert not addresses.is_own(ipaddress.ip_address("8.8.8.8"))
+
+
 def test_a_name_that_leads_inside_is_refused(call: Caller, server: Server) -> None:
     inside = [(0, 0, 0, "", ("127.0.0.1", 0))]
-    with patch.object(http, "getaddrinfo", lambda *_, **__: inside), pytest.raises(AddressRefused):
+    with patch.object(addresses, "getaddrinfo", lambda *_, **__: inside), pytest.raises(AddressRefused):
         call(f"http://rebinding.example:{server.server_address[1]}/x", [])
     assert server.requests == []
 
@@ -297,20 +502,20 @@ def test_the_connection_goes_to_the_address_that_was_checked(call: Caller, serve
         return [(0, 0, 0, "", ("127.0.0.1", 0))]
 
     port = server.server_address[1]
-    with patch.object(http, "getaddrinfo", look):
+    with patch.object(addresses, "getaddrinfo", look):
         call(f"http://team.example:{port}/x", [f"team.example:{port}"])
     assert looks == ["team.example"]
     assert server.requests[0]["headers"]["Host"] == f"team.example:{port}"
 
 
 def test_one_inside_address_among_others_refuses_the_name() -> None:
-    addresses = [(0, 0, 0, "", ("8.8.8.8", 0)), (0, 0, 0, "", ("10.0.0.1", 0))]
-    with patch.object(http, "getaddrinfo", lambda *_, **__: addresses), pytest.raises(AddressRefused):
-        CheckedAddresses([]).addresses("mixed.example", 80)
+    found = [(0, 0, 0, "", ("8.8.8.8", 0)), (0, 0, 0, "", ("10.0.0.1", 0))]
+    with patch.object(addresses, "getaddrinfo", lambda *_, **__: found), pytest.raises(AddressRefused):
+        CheckedAddresses([], FAR).addresses("mixed.example", 80)
 
 
 def test_an_allowed_host_may_name_its_port() -> None:
-    checked = CheckedAddresses(["Inside.example", "127.0.0.1:8000"])
+    checked = CheckedAddresses(["Inside.example", "127.0.0.1:8000"], FAR)
     assert checked.is_allowed("inside.example.", 1234)
     assert checked.is_allowed("127.0.0.1", 8000)
     assert not checked.is_allowed("127.0.0.1", 8001)
