@@ -6,6 +6,8 @@ somebody else is answered as one that never was, and what the report needs to kn
 
 from __future__ import annotations
 
+import base64
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,6 +24,7 @@ from jobs.models import ApiKey, Pool
 from jobs.refusals import Conflict
 from runs.models import ErrorClass, LiveRun, WorkerNode
 from runs.states import FinalState, LiveState
+from scheduler_project.sdk.capture import MAX_BYTES
 from scheduler_project.sdk.ledger import (
     GIVEN_BACK,
     MOST_CLAIMS,
@@ -44,6 +47,8 @@ from scheduler_project.sdk.spool import claim_of
 from scheduler_project.sdk.wire import End
 
 NO_JOB = UUID(int=0)
+# The last line, which says that the log ends there, comes on top.
+LARGEST_LOG = MAX_BYTES + 64 * 1024
 MOST_SLOTS = 10_000
 MOST_HELD = 20_000
 MOST_TARGETS = 5_000
@@ -108,6 +113,10 @@ class RemoteLedger(PostgresLedger):
             _check(end, f"ended[{number}]")
         owned = self._owned(end.incarnation for end in ends)
         facts = self._facts(ends)
+        for number, end in enumerate(ends):
+            if end.log and (end.run_id, end.claim_seq, end.incarnation) in facts and end.incarnation in owned:
+                member = read_member(end.log, f"ended[{number}].log")
+                self.logs.keep(end.run_id, end.claim_seq, self.tenant.slug, end.incarnation, member)
         ours = [self._ended(end, facts) for end in ends if end.incarnation in owned]
         told = self.report(ours, wanted)
         states = iter(told.states)
@@ -217,6 +226,28 @@ class RemoteLedger(PostgresLedger):
 
     def close(self) -> None:
         """The connection is Django's, which closes it in its own time."""
+
+
+def read_member(text: str, field: str) -> bytes:
+    try:
+        member = base64.b64decode(text, validate=True)
+    except ValueError:
+        raise refused(field, "is no base64") from None
+    check_member(member, field)
+    return member
+
+
+def check_member(member: bytes, field: str) -> None:
+    """One gzip member, whole, and no larger when it is unpacked than a log may be: who reads it unpacks it."""
+    unpacking = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+    try:
+        lines = unpacking.decompress(member, LARGEST_LOG + 1)
+    except zlib.error:
+        raise refused(field, "is no gzip member") from None
+    if len(lines) > LARGEST_LOG:
+        raise refused(field, f"unpacks to more than {LARGEST_LOG} bytes", code="too_large")
+    if not unpacking.eof or unpacking.unused_data:
+        raise refused(field, "is not one whole gzip member")
 
 
 def _check(end: End, at: str) -> None:

@@ -3,7 +3,6 @@
 Every answer is `{"answer": …}`, may be asked for again, and is kept by nobody on the way: a claim's holds secrets.
 """
 
-import zlib
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 from uuid import UUID
@@ -20,15 +19,12 @@ from jobs.input_checks import refused
 from jobs.refusals import Missing
 from runs import run_logs
 from runs.api import worker_schema as schema
-from runs.remote_ledger import RemoteLedger
+from runs.remote_ledger import LARGEST_LOG, RemoteLedger, check_member
 from scheduler_project.sdk import https, wire
-from scheduler_project.sdk.capture import MAX_BYTES
 from scheduler_project.sdk.ledger import Beat, WorkerInfo
 
 T = TypeVar("T")
 
-# The last line, which says that the log ends there, comes on top.
-LARGEST_LOG = MAX_BYTES + 64 * 1024
 LARGEST_CHUNK = 1024 * 1024
 HIGHEST_CLAIM_SEQ = 2**31 - 1
 
@@ -139,7 +135,7 @@ class FinishedLog(WorkerView):
     def put(self, request: Request, run_id: str, claim_seq: str) -> Response:
         run, seq, incarnation = read_claim(request, run_id, claim_seq)
         member: bytes = request.data
-        check_member(member)
+        check_member(member, "body")
         return answer(self.ledger(request).keep_log(run, seq, incarnation, member))
 
 
@@ -179,16 +175,3 @@ def read_number(given: str, field: str, largest: int) -> int:
             field, f"{given[:20]!r} is out of range", f"a whole number up to {largest}", "out_of_range"
         )
     return int(given)
-
-
-def check_member(member: bytes) -> None:
-    """One gzip member, whole, and no larger when it is unpacked than a log may be: who reads it unpacks it."""
-    unpacking = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
-    try:
-        lines = unpacking.decompress(member, LARGEST_LOG + 1)
-    except zlib.error:
-        raise refused("", "the body is no gzip member") from None
-    if len(lines) > LARGEST_LOG:
-        raise BodyTooLarge(LARGEST_LOG)
-    if not unpacking.eof or unpacking.unused_data:
-        raise refused("", "the body is not one whole gzip member")

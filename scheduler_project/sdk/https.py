@@ -7,13 +7,15 @@ before anything is sent.
 
 from __future__ import annotations
 
+import base64
 import http.client
 import json
+import logging
 import os
 import select
 import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit, urlunsplit
@@ -36,12 +38,16 @@ from .ledger import (
     given_back,
 )
 from .outcomes import LogPointer
+from .remote_logs import HERE, RemoteLogStore
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-SCHEMES = ("https", "http")
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 15.0
+# Of logs that go along with reports, packed; larger ones go by themselves.
+LARGEST_LOGS_INLINE = 256 * 1024
 LARGEST_ANSWER = 64 * 1024 * 1024
 # Longer silences than this a server does not impose: by then the fence may have to be kept.
 LONGEST_WAIT = 5.0
@@ -77,10 +83,6 @@ def ledger_url(url: str, key: str, ca_file: str = "") -> str:
     )
 
 
-def is_remote(url: str) -> bool:
-    return url.partition("://")[0] in SCHEMES
-
-
 def read_address(url: str) -> Address:
     """`https://<key>@host:port`, with `?ca_file=…` for a certificate authority of one's own."""
     parts = urlsplit(url)
@@ -108,7 +110,8 @@ class Response(NamedTuple):
 class HttpsLedger:
     """Connections are kept, as many as are used at once, and none is used by a process that did not open it."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, logs: RemoteLogStore | None = None) -> None:
+        self._logs = logs
         self._address = read_address(url)
         parts = urlsplit(self._address.url)
         self._host, self._port = str(parts.hostname), parts.port
@@ -137,7 +140,8 @@ class HttpsLedger:
         return self._ask(list[Claim], "/claim", wire.ClaimAsked(wanted, again))
 
     def report(self, ended: Sequence[Ended], wanted: Wanted | None = None) -> Told:
-        return self._ask(Told, "/report", wire.Reported([wire.end_of(one) for one in ended], wanted))
+        ends = [wire.end_of(one, log) for one, log in zip(ended, self._logs_of(ended), strict=True)]
+        return self._ask(Told, "/report", wire.Reported(ends, wanted))
 
     def give_back(self, claim: Claim) -> str | None:
         return self.report([given_back(claim)]).states[0]
@@ -152,6 +156,31 @@ class HttpsLedger:
         return self._ask(dict[str, str], "/declaration-errors", wire.Names(tenant, names))
 
     # Logs.
+
+    def _logs_of(self, ended: Sequence[Ended]) -> Iterator[str]:
+        """What goes along with the report. A large log goes first: then the platform knows of it."""
+        room = LARGEST_LOGS_INLINE
+        for one in ended:
+            member = self._member_of(one)
+            if len(member) <= room:
+                room -= len(member)
+                yield base64.b64encode(member).decode()
+                continue
+            claim = one.claim
+            try:
+                self.keep_log(claim.run_id, claim.claim_seq, claim.incarnation, member)
+            except LedgerRefused as refusal:
+                logger.warning("The log of run %s is not taken: %s", claim.run_id, refusal)
+            yield ""
+
+    def _member_of(self, one: Ended) -> bytes:
+        if self._logs is None or one.outcome.log != HERE:
+            return b""
+        try:
+            return self._logs.member(one.claim.run_id, one.claim.claim_seq)
+        except OSError:
+            logger.exception("The log of run %s cannot be read", one.claim.run_id)
+            return b""
 
     def keep_log(self, run: UUID, claim_seq: int, incarnation: UUID, member: bytes) -> LogPointer:
         """Of an attempt that ended, as one gzip member. Told twice, it is kept once."""

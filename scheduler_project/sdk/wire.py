@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from datetime import datetime
 from functools import lru_cache
 from types import UnionType
@@ -39,6 +39,8 @@ class End:
     incarnation: UUID
     outcome: Outcome
     verdict: Verdict
+    # Its log as a gzip member in base64, if that is small and not brought yet.
+    log: str = ""
 
 
 @dataclass(frozen=True)
@@ -79,9 +81,9 @@ class Heard:
     at: datetime | None = None
 
 
-def end_of(ended: Ended) -> End:
-    claim = ended.claim
-    return End(claim.run_id, claim.claim_seq, claim.token, claim.incarnation, ended.outcome, ended.verdict)
+def end_of(ended: Ended, log: str = "") -> End:
+    claim, outcome = ended.claim, replace(ended.outcome, log=None)
+    return End(claim.run_id, claim.claim_seq, claim.token, claim.incarnation, outcome, ended.verdict, log)
 
 
 def packed(value: Any) -> Any:
