@@ -31,7 +31,9 @@ class ApiLink:
         return f"ApiLink({self._what!r})"
 
     def declared(self) -> list[Declared]:
-        return self._listed(self._call(lambda api, at: api.get(f"{at}/declarations", pool=self._pool)))
+        return self._listed(
+            self._call(lambda api, at: api.get(f"{at}/declarations", pool=self._pool or None))
+        )
 
     def declare(
         self,
@@ -41,7 +43,7 @@ class ApiLink:
         withdraw: Sequence[str] = (),
     ) -> list[Declared]:
         body = {
-            "pool": self._pool,
+            "pool": self._pool or None,
             "declarations": list(declarations),
             "again": list(again),
             "withdraw": list(withdraw),
@@ -51,7 +53,7 @@ class ApiLink:
 
     def request(self, asked: Asked) -> Answered:
         at = asked.at.isoformat() if asked.at else None
-        body = {"key": asked.key, "pool": self._pool, "spec": dict(asked.spec), "at": at}
+        body = {"key": asked.key, "pool": self._pool or None, "spec": dict(asked.spec), "at": at}
         return _answered(self._call(lambda api, at: api.post(f"{at}/run-requests", body)))
 
     def requested(self, request_id: UUID) -> Answered:

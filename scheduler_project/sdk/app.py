@@ -8,14 +8,21 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import uuid4
 
 from celery.app.task import Task
 from celery.local import Proxy
 
+from .asked_runs import give_methods, run_at_once, run_once, the_one_of
 from .celery_target import CeleryTarget
 from .declarations import declaration
+from .https import HttpsLedger
+from .https import ledger_url as remote_ledger_url
+from .link import Asked, Link, RequestedRun
+from .links import open_link
 from .permit_task import register_permit_task
-from .runtime import Config, Runtime, default_spool_folder
+from .retry_options import policy_of_task
+from .runtime import Config, Runtime, default_spool_folder, is_remote
 from .targets import Executor, Targets
 from .work import Workbench
 
@@ -27,6 +34,7 @@ T = TypeVar("T")
 FEED_AFTER_OF_FED = 0.0
 # Rescue takes a run back a minute after its time limit; by then the guard must be through with it.
 LONGEST_GRACE = 30.0
+MOST_SLOTS = 1000
 # What each time may be. A body that has to end itself, because the guard does not end it, needs a margin of a second.
 RANGES = {
     "DRAIN_SECONDS": (0.0, 3600.0),
@@ -45,9 +53,12 @@ class Beatkeeper:
         self,
         app: Celery,
         *,
+        url: str | None = None,
+        api_key: str | None = None,
+        ca_file: str | Path | None = None,
         ledger: str | None = None,
         database_url: str | None = None,
-        pool: str = "default",
+        pool: str | None = None,
         tenant: str | None = None,
         log_store: str | None = None,
         lease_seconds: float | None = None,
@@ -55,16 +66,24 @@ class Beatkeeper:
         margin_seconds: float | None = None,
         spool_folder: str | Path | None = None,
         region: str = "",
+        slots: int | None = None,
         executors: Mapping[str, Executor] | None = None,
+        declare_at_start: bool = True,
+        request_timeout: float = 5.0,
     ) -> None:
+        """By `url` and `api_key` the platform is reached over HTTPS, by `database_url` over its database."""
         self.app = app
-        self.pool = pool
         self.tenant = tenant or ""
+        self._pool = pool
+        self._url, self._api_key, self._ca_file = url, api_key, ca_file
         self._ledger_url = ledger or database_url
         self._log_store_url = log_store
         self._spool_folder = Path(spool_folder) if spool_folder else None
         self._lease, self._beat, self._margin = lease_seconds, beat_seconds, margin_seconds
         self._region = region
+        self._slots = slots
+        self._declare_at_start, self._request_timeout = declare_at_start, request_timeout
+        self._link: Link | None = None
         self._declared: list[tuple[Any, dict[str, Any]]] = []
         self.targets = Targets(app)
         self.targets.add("celery", CeleryTarget(app))
@@ -78,10 +97,13 @@ class Beatkeeper:
         self,
         name: str | None = None,
         *,
+        description: str | None = None,
         cron: str | None = None,
         every: Any = None,
         at: datetime | str | None = None,
         timezone: str | None = None,
+        start: datetime | str | None = None,
+        end: datetime | str | None = None,
         calendar: str | None = None,
         on_closed: str | None = None,
         jitter: Any = None,
@@ -89,10 +111,13 @@ class Beatkeeper:
         retries: int | None = None,
         timeout: Any = None,
         overlap: str | None = None,
+        max_concurrency: int | None = None,
         catch_up: str | Mapping[str, Any] | None = None,
         tags: Mapping[str, str] | None = None,
         args: Sequence[Any] | None = None,
         kwargs: Mapping[str, Any] | None = None,
+        retry: Mapping[str, Any] | None = None,
+        breaker: Mapping[str, Any] | None = None,
     ) -> Callable[[T], T]:
         """Declares a job that runs the task below it. The task is returned as it is."""
         options = {key: value for key, value in locals().items() if key != "self"}
@@ -104,6 +129,7 @@ class Beatkeeper:
             if not isinstance(task, (Proxy, Task)):
                 raise TypeError("@keeper.job belongs above @app.task: it takes a Celery task")
             self._declared.append((task, options))
+            give_methods(self.app, task, {"run_now": self.run_now, "schedule": self.schedule})
             return task
 
         return declare
@@ -121,20 +147,110 @@ class Beatkeeper:
         return self.targets.known()
 
     def declarations(self) -> list[dict[str, Any]]:
-        return [declaration(task=task.name, **options) for task, options in self._declared]
+        return [
+            {**self._declaration(task, options), "source": self.source} for task, options in self._declared
+        ]
+
+    def _declaration(self, task: Any, options: dict[str, Any]) -> dict[str, Any]:
+        """A job without a policy has its task's."""
+        said = options["retry"] is not None or options["retries"] is not None
+        return declaration(
+            task=task.name, **(options if said else {**options, "retry": policy_of_task(task)})
+        )
+
+    @property
+    def source(self) -> str:
+        """The name of the code base beside its declared jobs."""
+        return str(self.app.main or "")
+
+    # What the code base asks for.
+
+    def run_now(
+        self,
+        task: Any,
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        job: str | None = None,
+        key: str | None = None,
+    ) -> RequestedRun:
+        """One more run of the job that this task is declared as, with other arguments if they are given.
+
+        The same `key` again is the same run. PlatformAway when there is no answer in time, PlatformRefused when the
+        answer is no.
+        """
+        declared = the_one_of(self.declarations(), task.name, job)
+        if declared is None:
+            raise ValueError(f"The task {task.name} is not declared: put @keeper.job() above it")
+        return self._ask(run_at_once(declared, key or uuid4().hex, args, kwargs))
+
+    def schedule(
+        self,
+        task: Any,
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        at: datetime | str,
+        job: str | None = None,
+        key: str | None = None,
+    ) -> RequestedRun:
+        """One run of the task at an instant, as a job of its own with all that was declared of the task."""
+        declared = the_one_of(self.declarations(), task.name, job) or {
+            "name": task.name,
+            "target": {"kind": "celery", "task": task.name, "args": [], "kwargs": {}},
+        }
+        return self._ask(run_once(declared, key or uuid4().hex, at, args, kwargs))
+
+    def link(self) -> Link:
+        """What plan, apply and drift ask; nothing is connected before it is asked something."""
+        if self._link is None:
+            self._link = open_link(self.ledger_url, self.tenant, self.pool, self._request_timeout)
+        return self._link
+
+    def _ask(self, asked: Asked) -> RequestedRun:
+        return RequestedRun(self.link, asked.key, asked.at, self.link().request(asked))
 
     # The worker's side.
 
     @property
     def ledger_url(self) -> str:
-        return self._ledger_url or _environment("DATABASE_URL", "") or os.environ.get("DATABASE_URL", "")
+        """What was said in code goes before the environment, and an address of the platform before a database."""
+        if self._ledger_url:
+            return self._ledger_url
+        if url := self.url:
+            key = self._api_key or _environment("API_KEY", "")
+            return remote_ledger_url(url, key, str(self._ca_file or _environment("CA_FILE", "")))
+        return _environment("DATABASE_URL", "") or os.environ.get("DATABASE_URL", "")
+
+    @property
+    def url(self) -> str:
+        return self._url or _environment("URL", "")
+
+    @property
+    def pool(self) -> str:
+        """A worker's key has its own pool, so that none need be named."""
+        remote = is_remote(self._ledger_url) if self._ledger_url else bool(self.url)
+        return self._pool or ("" if remote else "default")
 
     @property
     def spool_folder(self) -> Path:
         return self._spool_folder or default_spool_folder()
 
-    def config(self, name: str, slots: int, *, fed: bool, app_path: str = "") -> Config:
+    @property
+    def slots(self) -> int:
+        """How many runs at once in a worker of threads or greenlets; 0: as many as the worker finds right."""
+        value = str(self._slots if self._slots is not None else _environment("SLOTS", "0"))
+        if not value.isdecimal() or int(value) > MOST_SLOTS:
+            raise ValueError(f"BEATKEEPER_SLOTS={value!r} is not a number from 1 to {MOST_SLOTS}")
+        return int(value)
+
+    def config(
+        self, name: str, slots: int, *, fed: bool, app_path: str = "", keeps_feed: bool = False
+    ) -> Config:
         lease, beat, margin = self._times()
+        if is_remote(self.ledger_url):
+            # A mistake in the address is said here, and not by a guard that cannot start.
+            HttpsLedger(self.ledger_url)
         return Config(
             name=name,
             host=socket.gethostname(),
@@ -153,7 +269,8 @@ class Beatkeeper:
             feed_after=FEED_AFTER_OF_FED if fed else _seconds("FEED_AFTER_SECONDS", None, 1.0),
             fed=fed,
             app=app_path,
-            declarations=self.declarations(),
+            keeps_feed=keeps_feed,
+            declarations=self.declarations() if self._declare_at_start else [],
         )
 
     def _times(self) -> tuple[float, float, float]:

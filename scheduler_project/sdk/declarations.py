@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from .retry_options import PolicyWrong, breaker_policy, retry_policy
+
 OVERLAPS = ("skip", "buffer_one", "buffer_all", "cancel_other", "terminate_other", "allow_all")
 ON_CLOSED = ("exclude", "next", "previous")
 CATCH_UPS = ("last", "skip", "all")
@@ -22,10 +24,13 @@ def declaration(
     *,
     task: str,
     name: str | None,
+    description: str | None = None,
     cron: str | None,
     every: Any,
     at: datetime | str | None,
     timezone: str | None,
+    start: datetime | str | None = None,
+    end: datetime | str | None = None,
     calendar: str | None,
     on_closed: str | None,
     jitter: Any,
@@ -33,10 +38,13 @@ def declaration(
     retries: int | None,
     timeout: Any,
     overlap: str | None,
+    max_concurrency: int | None = None,
     catch_up: str | Mapping[str, Any] | None,
     tags: Mapping[str, str] | None,
     args: Sequence[Any] | None,
     kwargs: Mapping[str, Any] | None,
+    retry: Mapping[str, Any] | None = None,
+    breaker: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     spec: dict[str, Any] = {
         "name": name or task,
@@ -46,13 +54,17 @@ def declaration(
             "args": list(args or ()),
             "kwargs": dict(kwargs or {}),
         },
-        "schedule": kept(schedule(cron, every, at, timezone), calendar, on_closed, jitter),
+        "description": description,
+        "schedule": kept(
+            bounded(schedule(cron, every, at, timezone), start, end), calendar, on_closed, jitter
+        ),
         "priority": checked_priority(priority),
         "timeout": seconds("timeout", timeout),
         "overlap": checked_overlap(overlap),
+        "max_concurrency": checked_concurrency(max_concurrency),
         "catch_up": checked_catch_up(catch_up),
         "tags": dict(tags) if tags is not None else None,
-        "retry": {"max_attempts": checked_retries(retries) + 1} if retries is not None else None,
+        **policies(retries, retry, breaker),
     }
     # What was not said is the platform's default; a job without a schedule runs on demand.
     return {key: value for key, value in spec.items() if value is not None or key == "schedule"}
@@ -75,6 +87,18 @@ def schedule(
     if every is not None:
         return {"every": seconds("every", every)}
     return None if at is None else {"at": instant(at)}
+
+
+def bounded(
+    planned: dict[str, Any] | None, start: datetime | str | None, end: datetime | str | None
+) -> dict[str, Any] | None:
+    """From `start` on, and not after `end`."""
+    bounds = {word: instant(at, word) for word, at in (("start", start), ("end", end)) if at is not None}
+    if bounds and (planned is None or "at" in planned):
+        raise DeclarationWrong("start and end belong to a schedule that comes again: cron or every.")
+    if len(bounds) == 2 and datetime.fromisoformat(bounds["end"]) <= datetime.fromisoformat(bounds["start"]):
+        raise DeclarationWrong(f"end={end!s} is not after start={start!s}.")
+    return planned if planned is None else {**planned, **bounds}
 
 
 def kept(
@@ -111,10 +135,13 @@ def seconds(word: str, value: Any) -> float | str | None:
     return number
 
 
-def instant(value: datetime | str) -> str:
-    at = datetime.fromisoformat(value.replace("Z", "+00:00")) if isinstance(value, str) else value
+def instant(value: datetime | str, word: str = "at") -> str:
+    try:
+        at = datetime.fromisoformat(value.replace("Z", "+00:00")) if isinstance(value, str) else value
+    except ValueError:
+        raise DeclarationWrong(f"{word}={value!r} is no instant such as 2027-01-31T12:00:00Z.") from None
     if at.tzinfo is None:
-        raise DeclarationWrong(f"at={value!s} has no timezone.")
+        raise DeclarationWrong(f"{word}={value!s} has no timezone.")
     return at.isoformat()
 
 
@@ -124,9 +151,23 @@ def checked_priority(value: int | None) -> int | None:
     return value
 
 
-def checked_retries(value: int) -> int:
-    if value < 0:
-        raise DeclarationWrong(f"retries={value!r} is below zero.")
+def policies(
+    retries: int | None, retry: Mapping[str, Any] | None, breaker: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    if retries is not None and retries < 0:
+        raise DeclarationWrong(f"retries={retries!r} is below zero.")
+    try:
+        return {
+            "retry": retry_policy(retries, retry, seconds),
+            "breaker": breaker_policy(breaker, seconds),
+        }
+    except PolicyWrong as wrong:
+        raise DeclarationWrong(str(wrong)) from None
+
+
+def checked_concurrency(value: int | None) -> int | None:
+    if value is not None and value < 1:
+        raise DeclarationWrong(f"max_concurrency={value!r} is not above zero.")
     return value
 
 

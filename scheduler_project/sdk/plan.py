@@ -82,14 +82,15 @@ class Change:
 
 
 def plan(wanted: Sequence[Spec], known: Iterable[Declared], *, pool: str, source: str) -> list[Change]:
-    """By name. Only what this code base declared before can be removed by it."""
+    """By name. Only what this code base declared before can be removed by it. No pool: the platform knows which."""
     before = {declared.name: declared for declared in known}
     changes = [_change(spec, before.get(str(spec["name"])), pool) for spec in wanted]
     names = {change.name for change in changes}
     gone = [
         Change(Kind.REMOVED, declared.name)
         for declared in before.values()
-        if (declared.pool, declared.source) == (pool, source)
+        if declared.source == source
+        and declared.pool == (pool or declared.pool)
         and declared.name not in names
         and not declared.withdrawn
     ]
@@ -100,7 +101,7 @@ def _change(spec: Spec, known: Declared | None, pool: str) -> Change:
     name = str(spec["name"])
     if known is None or known.withdrawn:
         return Change(Kind.ADDED, name)
-    now = {**said(spec), "pool": pool}
+    now = {**said(spec), "pool": pool or known.pool}
     differences = compare({**said(known.spec), "pool": known.pool}, now)
     drift = [] if known.waiting else drift_of(known)
     kind = Kind.CHANGED if differences else Kind.UNCHANGED

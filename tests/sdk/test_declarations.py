@@ -25,6 +25,7 @@ def declared(keeper: Beatkeeper, **options: Any) -> dict[str, Any]:
         return "settled"
 
     [declaration] = keeper.declarations()
+    assert declaration.pop("source") == "declared"
     return declaration
 
 
