@@ -1,6 +1,8 @@
 """What a body prints and logs, as JSON lines in the open file of its attempt.
 
-A line is written to the file when it is complete, so that a follower sees it at once and a kill loses none.
+A line is written to the file when it is complete, so that a follower sees it at once and a kill loses none. Secrets
+are masked in it, and in whatever the body says besides: what it prints goes on to the worker's own output, and what it
+logs to the handlers that the process has.
 """
 
 from __future__ import annotations
@@ -16,12 +18,11 @@ from typing import IO, Any, TextIO
 from uuid import UUID
 
 from .log_store import LogStore
+from .masking import Masker, in_use
 from .outcomes import now_utc
 
 MAX_BYTES = 10 * 1024 * 1024
 LONGEST_LINE = 64 * 1024
-SHORTEST_SECRET = 4
-MASK = "***"
 SECRET_NAMES = ("password", "passwd", "token", "secret", "key", "authorization", "cookie", "credential")
 
 # What celery says of its own work would be in every log, what it redirects from stdout there twice.
@@ -41,21 +42,17 @@ class AttemptLog:
         max_bytes: int = MAX_BYTES,
     ) -> None:
         self._store, self._run, self._claim_seq = store, run, claim_seq
-        self._mask = sorted({text for text in mask if len(text) >= SHORTEST_SECRET}, key=len, reverse=True)
+        self.masked = Masker(mask)
         self._left = max_bytes
         self._max_bytes = max_bytes
         self._file: IO[bytes] | None = None
         self._lock = threading.RLock()
         self._closed = False
 
-    def masked(self, text: str) -> str:
-        for secret in self._mask:
-            text = text.replace(secret, MASK)
-        return text
-
     def write(self, stream: str, text: str, level: str = "") -> None:
         moment = now_utc().isoformat(timespec="milliseconds")
-        line = json.dumps({"t": moment, "s": stream, "l": level, "m": self.masked(text)})
+        shown = self.masked.without_beginning(self.masked(text))
+        line = json.dumps({"t": moment, "s": stream, "l": level, "m": shown})
         with self._lock:
             if self._closed or self._left <= 0:
                 return
@@ -90,7 +87,10 @@ class AttemptLog:
 
 
 class LineWriter(io.TextIOBase):
-    """Stands in for sys.stdout or sys.stderr: cuts into lines for the log, and passes everything on."""
+    """Stands in for sys.stdout or sys.stderr: cuts into lines for the log, and passes everything on.
+
+    A secret may come in several writes, so where there is one only whole lines are passed on.
+    """
 
     def __init__(self, log: AttemptLog, stream: str, original: TextIO) -> None:
         self._log, self._stream, self._original = log, stream, original
@@ -101,18 +101,30 @@ class LineWriter(io.TextIOBase):
         with self._lock:
             *lines, self._rest = (self._rest + text).split("\n")
             for line in lines:
-                self._log.write(self._stream, line[:LONGEST_LINE])
+                self._log.write(self._stream, self._log.masked.shortened(line, LONGEST_LINE))
+                self._pass_on(line + "\n")
             if len(self._rest) >= LONGEST_LINE:
-                self.finish()
-        with contextlib.suppress(Exception):
-            self._original.write(text)
+                self._cut(self._log.masked.cut(self._rest))
+        if not self._log.masked:
+            with contextlib.suppress(Exception):
+                self._original.write(text)
         return len(text)
 
     def finish(self) -> None:
         with self._lock:
-            rest, self._rest = self._rest, ""
-            if rest:
-                self._log.write(self._stream, rest[:LONGEST_LINE])
+            self._cut(len(self._rest))
+
+    def _cut(self, at: int) -> None:
+        """Of a line without an end."""
+        line, self._rest = self._rest[:at], self._rest[at:]
+        if line:
+            self._log.write(self._stream, self._log.masked.shortened(line, LONGEST_LINE))
+            self._pass_on(line)
+
+    def _pass_on(self, text: str) -> None:
+        if self._log.masked:
+            with contextlib.suppress(Exception):
+                self._original.write(self._log.masked(text))
 
     def flush(self) -> None:
         with contextlib.suppress(Exception):
@@ -151,6 +163,36 @@ class LogRecords(logging.Handler):
             self._busy.now = False
 
 
+class RecordMask(logging.Filter):
+    """On every handler of the process: a record is masked before the first of them writes it."""
+
+    def __init__(self, masked: Masker) -> None:
+        super().__init__()
+        self._masked = masked
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        with contextlib.suppress(Exception):
+            self._mask(record)
+        return True
+
+    def _mask(self, record: logging.LogRecord) -> None:
+        message = record.getMessage()
+        if self._masked(message) != message:
+            record.msg, record.args = self._masked(message), None
+        if record.exc_info and not record.exc_text:
+            text = FORMATTER.formatException(record.exc_info)
+            if self._masked(text) != text:
+                # Whatever formats it gets the text alone: the exception itself has the secret.
+                record.exc_info, record.exc_text = None, self._masked(text)
+        for name, value in vars(record).items():
+            if name not in PLAIN_RECORD:
+                record.__dict__[name] = self._masked.value(value)
+
+
+FORMATTER = logging.Formatter()
+PLAIN_RECORD = frozenset(vars(logging.makeLogRecord({}))) - {"stack_info"}
+
+
 def _is_quiet(record: logging.LogRecord) -> bool:
     # A failure's traceback comes from the tracer too, and that one is wanted.
     return record.name in QUIET_LOGGERS and (
@@ -168,7 +210,8 @@ def captured(log: AttemptLog) -> Iterator[None]:
         logger.addHandler(handler)
     sys.stdout, sys.stderr = stdout, stderr
     try:
-        yield
+        with in_use(log.masked), _records_masked(log.masked):
+            yield
     finally:
         sys.stdout, sys.stderr = out, err
         for logger in loggers:
@@ -176,6 +219,25 @@ def captured(log: AttemptLog) -> Iterator[None]:
         stdout.finish()
         stderr.finish()
         log.close()
+
+
+@contextlib.contextmanager
+def _records_masked(masked: Masker) -> Iterator[None]:
+    mask = RecordMask(masked)
+    handlers = _handlers() if masked else []
+    for handler in handlers:
+        handler.addFilter(mask)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            handler.removeFilter(mask)
+
+
+def _handlers() -> list[logging.Handler]:
+    known = list(logging.Logger.manager.loggerDict.values())
+    loggers = [logging.getLogger(), *(one for one in known if isinstance(one, logging.Logger))]
+    return list({id(handler): handler for logger in loggers for handler in logger.handlers}.values())
 
 
 def _end_points() -> list[logging.Logger]:

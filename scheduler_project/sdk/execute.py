@@ -13,6 +13,7 @@ from .hand import Hand
 from .interrupts import Interrupts
 from .ledger import Claim
 from .log_store import LogStore
+from .masking import Masker
 from .outcomes import (
     SUCCEEDED,
     TRANSIENT,
@@ -23,6 +24,16 @@ from .outcomes import (
     now_utc,
     stated_failure,
 )
+from .references import (
+    LEAD,
+    SecretMissing,
+    SecretUnreadable,
+    resolved,
+    resolved_target,
+    restored,
+    strings_in,
+)
+from .retries import classified
 from .targets import Attempt, RetryAfter, TargetFailed, Targets
 
 logger = logging.getLogger(__name__)
@@ -34,20 +45,34 @@ MAX_REPR = 1_000
 def execute(
     claim: Claim, hand: Hand, targets: Targets, store: LogStore, interrupts: Interrupts, name: str
 ) -> Outcome:
-    log = AttemptLog(store, claim.run_id, claim.claim_seq, mask=secrets_in(claim.target))
     started_at = now_utc()
-    attempt = Attempt(claim, hand, log, name)
+    try:
+        given = with_secrets(claim)
+    except (SecretMissing, SecretUnreadable) as error:
+        return classified(failure(error, started_at, now_utc()), claim.retry)
+    mask = [*secrets_in(given.target), *given.secrets.values()]
+    log = AttemptLog(store, claim.run_id, claim.claim_seq, mask=mask)
+    attempt = Attempt(given, hand, log, name)
     with captured(log):
         outcome = call(attempt, targets, interrupts, started_at)
-    outcome = as_stopped(outcome, hand.kill_reason, claim.timeout)
-    if outcome.error_line:
-        # Whoever may read a run may read it, and not what its target hides.
-        outcome = replace(outcome, error_line=log.masked(outcome.error_line))
+    outcome = classified(as_stopped(outcome, hand.kill_reason, claim.timeout), claim.retry)
     return outcome if log.empty else replace(outcome, log=sealed(store, claim))
 
 
+def with_secrets(claim: Claim) -> Claim:
+    """With target and input as the body gets them. The claim that is reported keeps the references."""
+    if claim.unreadable:
+        raise SecretUnreadable(claim.unreadable)
+    if not any(LEAD in text for text in strings_in([claim.target, claim.input])):
+        return claim
+    target = resolved_target(claim.target, claim.secrets)
+    return replace(claim, target=target, input=resolved(claim.input, claim.secrets))
+
+
 def call(attempt: Attempt, targets: Targets, interrupts: Interrupts, started_at: datetime) -> Outcome:
-    """Everything a target can do to its caller becomes an outcome, SystemExit too."""
+    """Everything a target can do to its caller becomes an outcome, SystemExit too. Whoever may read a run may read
+    that, and not what its target hides."""
+    masked = attempt.log.masked
     try:
         executor = targets.executor(str(attempt.target.get("kind")))
         result = interrupts.during(executor, attempt)
@@ -55,17 +80,25 @@ def call(attempt: Attempt, targets: Targets, interrupts: Interrupts, started_at:
         return stated_failure(
             failed.error_class,
             failed.error_type,
-            failed.line,
+            masked(failed.line),
             started_at,
             now_utc(),
             exit_code=failed.exit_code,
             retry_after=failed.retry_after,
         )
     except RetryAfter as retry:
-        return failure(retry.cause, started_at, now_utc(), error_class=TRANSIENT, retry_after=retry.delay)
+        return failure(
+            retry.cause,
+            started_at,
+            now_utc(),
+            error_class=TRANSIENT,
+            retry_after=retry.delay,
+            next_input=masked.value(restored(retry.next_input, attempt.claim.secrets)),
+            masked=masked,
+        )
     except BaseException as error:
-        return failure(error, started_at, now_utc())
-    return Outcome(SUCCEEDED, started_at, now_utc(), result=storable(result))
+        return failure(error, started_at, now_utc(), masked=masked)
+    return Outcome(SUCCEEDED, started_at, now_utc(), result=storable(result, masked))
 
 
 def sealed(store: LogStore, claim: Claim) -> LogPointer | None:
@@ -77,7 +110,7 @@ def sealed(store: LogStore, claim: Claim) -> LogPointer | None:
         return None
 
 
-def storable(result: Any) -> Any:
+def storable(result: Any, masked: Masker) -> Any:
     """What PostgreSQL takes as jsonb and is small; anything else by its repr."""
     if result is None:
         return None
@@ -85,16 +118,16 @@ def storable(result: Any) -> Any:
         text = json.dumps(result, allow_nan=False)
         json.dumps(result, ensure_ascii=False).encode()
     except (TypeError, ValueError, RecursionError):
-        return described(result)
+        return described(result, masked)
     if len(text) > MAX_RESULT or "\\u0000" in text:
-        return described(result)
-    return json.loads(text)
+        return described(result, masked)
+    return masked.value(json.loads(text))
 
 
-def described(result: Any) -> dict[str, str]:
+def described(result: Any, masked: Masker) -> dict[str, str]:
     try:
         text = repr(result)
     except Exception:
         text = object.__repr__(result)
     clean = text.replace("\x00", "").encode("utf-8", "backslashreplace").decode()
-    return {"repr": clean[:MAX_REPR]}
+    return {"repr": masked.shortened(clean, MAX_REPR)}

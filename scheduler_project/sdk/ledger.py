@@ -109,6 +109,12 @@ class Claim:
     gated: bool
     allowed_hosts: list[str]
     traceparent: str = ""
+    # How many of the attempts before ended with their worker.
+    losses: int = 0
+    # What target and input refer to, by name; never in a slot, a letter of the spool, a log. One that could not be
+    # decrypted is why.
+    secrets: dict[str, str] = field(default_factory=dict, repr=False)
+    unreadable: str = ""
 
 
 # As many runs as one claim may take.

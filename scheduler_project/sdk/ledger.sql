@@ -151,6 +151,19 @@ JOIN beatkeeper_tenant tenant ON tenant.id = live.tenant_id
 WHERE live.claim_token = ANY (%(tokens)s::uuid[]) AND live.worker = %(worker)s AND live.state = 'running'
 ORDER BY live.claim_token;
 
+-- name: secrets
+-- What claims need of their tenant's secrets, still encrypted. That they were used is noted once an hour, by whoever
+-- gets the rows at once: a busy secret is no busy row, and nobody waits for who gives it a new value.
+WITH stale AS MATERIALIZED (
+    SELECT id FROM beatkeeper_secret
+    WHERE tenant_id = %(tenant_id)s AND name = ANY (%(names)s)
+      AND (last_used_at IS NULL OR last_used_at < clock_timestamp() - interval '1 hour')
+    FOR NO KEY UPDATE SKIP LOCKED
+), used AS (
+    UPDATE beatkeeper_secret secret SET last_used_at = clock_timestamp() FROM stale WHERE secret.id = stale.id
+)
+SELECT name, ciphertext FROM beatkeeper_secret WHERE tenant_id = %(tenant_id)s AND name = ANY (%(names)s);
+
 -- name: lock_gate
 -- Before a run of a job with a gate ends: whoever looks next sees it gone. Who is frozen with the gate in its hands
 -- loses it soon, or the job would stand still with it.

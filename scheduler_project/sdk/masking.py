@@ -44,7 +44,8 @@ class Masker:
 
     def without_beginning(self, text: str) -> str:
         """Of a text that was cut off: without the piece of a secret at its end."""
-        longest = max((_overlap(text, form) for form in self._forms), default=0)
+        end = text[-SHORTEST_BEGINNING:]
+        longest = max((_overlap(text, form) for form in self._forms if end in form), default=0)
         return text[: len(text) - longest] + MASK if longest else text
 
     def cut(self, text: str) -> int:

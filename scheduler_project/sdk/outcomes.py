@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
+from .masking import Mask, unmasked
+from .references import SecretMissing
+
 SUCCEEDED = "succeeded"
 FAILED = "failed"
 
@@ -75,7 +78,7 @@ class Outcome:
 def classify(exception: BaseException) -> str:
     if isinstance(exception, PermanentError):
         return PERMANENT
-    if isinstance(exception, (BadArguments, UnknownTarget)):
+    if isinstance(exception, (BadArguments, SecretMissing, UnknownTarget)):
         return USER
     if isinstance(exception, TimeLimitReached):
         return TIMEOUT
@@ -97,10 +100,12 @@ def failure(
         FAILED,
         started_at,
         finished_at,
+    next_input: dict[str, Any] | None = None,
+    masked: Mask = unmasked,
         error_class=error_class or classify(exception),
         error_type=type_name(exception),
-        error_line=first_line(str(exception) or type(exception).__doc__ or ""),
-        fingerprint=fingerprint(exception),
+        error_line=first_line(masked(str(exception) or type(exception).__doc__ or "")),
+        fingerprint=fingerprint(exception, masked),
         retry_after=retry_after,
         exit_code=exit_code,
     )
@@ -164,14 +169,15 @@ def first_line(text: str) -> str:
     return line if len(line) <= LINE_LENGTH else line[: LINE_LENGTH - 1] + "…"
 
 
-def fingerprint(exception: BaseException) -> str:
-    """The same for the same mistake: line numbers, addresses and counts in the message do not change it."""
+def fingerprint(exception: BaseException, masked: Mask = unmasked) -> str:
+    """The same for the same mistake: line numbers, addresses, counts and secrets in the message do not change it."""
     frames = [
         f"{_module_path(frame.filename)}:{frame.name}"
         for frame in traceback.extract_tb(exception.__traceback__)
         if "/celery/" not in frame.filename and not frame.filename.startswith(HERE)
     ]
-    return _digest([type_name(exception), without_numbers(first_line(str(exception))), *frames[-10:]])
+    line = without_numbers(first_line(masked(str(exception))))
+    return _digest([type_name(exception), line, *frames[-10:]])
 
 
 def without_numbers(text: str) -> str:

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -33,6 +34,8 @@ from .ledger import (
 )
 from .outcomes import Outcome
 from .plan import said
+from .references import SecretUnreadable, names_in
+from .secret_box import box_of_environment
 from .sql import statements
 
 SQL = statements(Path(__file__).with_name("ledger.sql"))
@@ -116,11 +119,11 @@ class PostgresLedger:
         values = claim_values(wanted, self._overtime)
         with self._connected() as connection, _asked_before():
             if again and (rows := connection.execute(SQL["claim_again"], values).fetchall()):
-                return [_claim(row) for row in rows]
+                return self._with_secrets([_claim(row) for row in rows])
             for _ in range(HELD_IN_A_ROW):
                 rows = connection.execute(SQL["claim"], values).fetchall()
                 if claims := _claims(rows):
-                    return claims
+                    return self._with_secrets(claims)
                 if not rows:
                     break
             return []
@@ -139,10 +142,29 @@ class PostgresLedger:
                         # The job got its gate after the claim: somebody may have begun to wait for this run.
                         with connection.transaction():
                             _release(connection, one.claim, _lock_gate(connection, one.claim))
-        claims = _claims(rows)
+        claims = self._with_secrets(_claims(rows))
         if wanted is not None and rows and not claims:
             claims = self.claim(wanted)
         return Told([states[one.claim.token] for one in ended], claims)
+
+    def _with_secrets(self, claims: list[Claim]) -> list[Claim]:
+        """A statement more only where a run refers to a secret. They are claims of one lane, so of one tenant."""
+        names = {claim.token: names_in(claim.target, claim.input) for claim in claims}
+        wanted = sorted({name for needed in names.values() for name in needed})
+        if not wanted:
+            return claims
+        with self._connected() as connection:
+            values = {"tenant_id": claims[0].tenant_id, "names": wanted}
+            sealed = connection.execute(SQL["secrets"], values).fetchall()
+        opened, unreadable = _opened(claims[0].tenant_id, sealed)
+        return [
+            replace(
+                claim,
+                secrets={name: opened[name] for name in names[claim.token] if name in opened},
+                unreadable=next((unreadable[name] for name in names[claim.token] if name in unreadable), ""),
+            )
+            for claim in claims
+        ]
 
     def _exchange(
         self, connection: Connection, values: dict[str, list[Any]], wanted: Wanted | None
@@ -354,6 +376,21 @@ def _claims(rows: Sequence[dict[str, Any]]) -> list[Claim]:
 def _claim(row: dict[str, Any]) -> Claim:
     values = {key: value for key, value in row.items() if key not in ("state", "timeout_ms")}
     return Claim(timeout=row["timeout_ms"] / 1000, **values)
+
+
+def _opened(tenant_id: int, sealed: Sequence[dict[str, Any]]) -> tuple[dict[str, str], dict[str, str]]:
+    """The secrets by name, and why others cannot be read here."""
+    opened, unreadable = {}, {}
+    try:
+        box = box_of_environment()
+    except ValueError as error:
+        return {}, {row["name"]: str(error) for row in sealed}
+    for row in sealed:
+        try:
+            opened[row["name"]] = box.open(tenant_id, row["name"], row["ciphertext"])
+        except SecretUnreadable as error:
+            unreadable[row["name"]] = str(error)
+    return opened, unreadable
 
 
 def _without_dsn(error: psycopg.Error) -> str:

@@ -78,5 +78,24 @@ def _resolved_text(text: str, secrets: Mapping[str, str], written: Callable[[str
     return FOUND.sub(put, text)
 
 
+def restored(value: Any, secrets: Mapping[str, str]) -> Any:
+    """The other way round, for what is kept of what a body was given: each secret is its reference again."""
+    if isinstance(value, str):
+        names = {secret: name for name, secret in secrets.items()}
+        longest_first = sorted(names, key=len, reverse=True)
+        pattern = "|".join(map(re.escape, [*longest_first, LEAD]))
+        return re.sub(pattern, lambda found: _reference_to(names.get(found[0])), value)
+    if isinstance(value, dict):
+        return {name: restored(item, secrets) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [restored(item, secrets) for item in value]
+    return value
+
+
+def _reference_to(name: str | None) -> str:
+    """None: to nothing, it is the text itself."""
+    return f"${LEAD}" if name is None else f"{LEAD}{name}}}"
+
+
 def _as_part_of_url(secret: str) -> str:
     return quote(secret, safe="")
