@@ -3,13 +3,14 @@
 import json
 import logging
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import psycopg
 from django.db import InterfaceError, OperationalError, connection, transaction
 from django.db.models import Q
 
-from auditlog.context import acting_as
+from auditlog.context import acting_as, current_actor
 from auditlog.models import ActorKind
 from jobs import platform
 from jobs.database_clock import database_now
@@ -138,7 +139,7 @@ def _limit_waiting() -> None:
 
 def _apply(declaration: Declaration) -> str:
     """Why not, or nothing. A declaration that cannot be applied changes nothing else, and holds nobody up."""
-    with acting_as(ActorKind.WORKER, f"pool {declaration.pool.slug}"):
+    with acting_for(declaration.pool):
         try:
             with transaction.atomic():
                 if declaration.withdrawn_at is not None:
@@ -154,6 +155,13 @@ def _apply(declaration: Declaration) -> str:
             logger.exception("the declaration %s of %s fails", declaration.name, declaration.tenant.slug)
             return f"it cannot be applied: {type(error).__name__}"
     return ""
+
+
+def acting_for(pool: Pool) -> AbstractContextManager[object]:
+    """As the key that asks for it, or else as the code base whose pool it is."""
+    if current_actor().kind == ActorKind.KEY:
+        return nullcontext()
+    return acting_as(ActorKind.WORKER, f"pool {pool.slug}")
 
 
 def export(tenant: Tenant, pool: Pool, spec: Json) -> None:

@@ -13,11 +13,9 @@ from uuid import UUID
 import psycopg
 from django.db import OperationalError, connection, transaction
 
-from auditlog.context import acting_as
-from auditlog.models import ActorKind
 from jobs import instants
 from jobs.database_clock import database_now
-from jobs.declarations import TROUBLES, export
+from jobs.declarations import TROUBLES, acting_for, export
 from jobs.input_checks import Json, expect_object, refuse_unknown, refused, shown
 from jobs.models import Job, JobStatus, Pool, RunRequest, Tenant
 from jobs.refusals import KeyReused, Missing, Refused, RunIsFinal
@@ -130,7 +128,7 @@ def _apply_next() -> bool:
 
 def _apply(request: RunRequest) -> str:
     """Why not, or nothing."""
-    with acting_as(ActorKind.WORKER, f"pool {request.pool.slug}"):
+    with acting_for(request.pool):
         try:
             with transaction.atomic():
                 carry_out(request)

@@ -2,9 +2,10 @@
 -- Declared jobs of a pool, as they were declared, as they were applied and as they are. An operator's edit is between.
 SELECT declaration.name, pool.slug AS pool, declaration.source, declaration.spec, declaration.applied,
        declaration.error, declaration.applied_at IS NULL AS waiting, declaration.withdrawn_at IS NOT NULL AS withdrawn,
-       coalesce(job.status, '') AS status, coalesce(version.created_by, '') AS edited_by,
+       coalesce(job.status, '') AS status,
+       CASE WHEN job.version > (declaration.applied ->> 'version')::int THEN version.created_by ELSE '' END AS edited_by,
        CASE WHEN job.id IS NOT NULL THEN jsonb_build_object(
-           'name', job.name, 'description', job.description, 'pool', job_pool.slug, 'priority', job.priority,
+           'version', job.version, 'name', job.name, 'description', job.description, 'pool', job_pool.slug, 'priority', job.priority,
            'tags', job.tags, 'target', version.target, 'schedule', version.schedule,
            'timeout_ms', version.timeout_ms, 'overlap', version.overlap, 'catch_up', version.catch_up,
            'retry', version.retry, 'breaker', version.breaker, 'max_concurrency', version.max_concurrency

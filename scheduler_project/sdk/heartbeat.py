@@ -13,6 +13,8 @@ from uuid import UUID, uuid4
 
 from . import clock_skew, processes
 from .ledger import Beat, Lane, Ledger, LedgerRefused, LedgerUnavailable, WorkerInfo
+from .links import open_link
+from .plan import plan, summary
 from .runtime import Runtime
 from .slots import CLAIMED, FOREIGN, HELD, NOBODY
 
@@ -20,9 +22,12 @@ logger = logging.getLogger(__name__)
 
 HURRIED = 0.2
 WITH_WORK = 0.5
+# With a slot to give: a run that waits behind a busy worker, or in a lane just made, is not to wait for long.
+WITH_ROOM = 0.8
 AFTER_FAILURE = 1.0
 AFTER_REFUSAL = 10.0
 REFUSALS_AFTER = 20.0
+PLAN_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -30,7 +35,8 @@ class InHand:
     """What the slots and the spool hold at one moment."""
 
     tokens: frozenset[UUID] = frozenset()
-    at_work: frozenset[UUID] = frozenset()
+    # Of them those whose claims were made for certain.
+    made: frozenset[UUID] = frozenset()
     busy: int = 0
     foreign: int = 0
 
@@ -48,22 +54,22 @@ class Heard:
 
 def in_hand(runtime: Runtime) -> InHand:
     """Slots first, the spool after: a claim moves from the one to the other, so it is in at least one."""
-    tokens, at_work, busy, foreign = set(), set(), 0, 0
+    tokens, made, busy, foreign = set(), set(), 0, 0
     for index in range(runtime.table.size):
         slot = runtime.table.read(index)
         if slot is None:
             # Its writer stopped half way: what stands there now is the best there is.
-            tokens.add(runtime.table.raw_token(index))
+            tokens.update(runtime.table.raw(index).tokens())
             busy += 1
         elif slot.state in CLAIMED:
             busy += 1
-            tokens.add(slot.token)
+            tokens.update(slot.tokens())
             if slot.state == HELD:
-                at_work.add(slot.token)
+                made.update(slot.tokens())
         elif slot.state == FOREIGN:
             foreign += 1
     tokens.update(runtime.spool.tokens())
-    return InHand(frozenset(tokens - {NOBODY}), frozenset(at_work), busy, foreign)
+    return InHand(frozenset(tokens - {NOBODY}), frozenset(made), busy, foreign)
 
 
 class Heartbeat(threading.Thread):
@@ -73,11 +79,15 @@ class Heartbeat(threading.Thread):
         # Asked for by the loop, obeyed here: begin anew once nothing old is in hand.
         self.begin_anew = runtime.table.incarnation == NOBODY or runtime.table.fenced
         self.suspended = False
+        # Claims were named that must not go on.
+        self.news = threading.Event()
         self._runtime, self._ledger = runtime, ledger
         self._answered = -1
         self._wake = threading.Condition()
         self._hurry = self._finished = False
         self._declared = False
+        # Before anything is declared, in a thread of its own: a beat waits for nobody.
+        self._comparing: threading.Thread | None = None
         self._look_for_refusals_at = 0.0
         self._skew_ms: float | None = None
 
@@ -163,12 +173,30 @@ class Heartbeat(threading.Thread):
         config = self._runtime.config
         if self._declared or not config.declarations:
             return
+        if self._comparing is None:
+            self._comparing = threading.Thread(target=self._tell_plan, daemon=True)
+            self._comparing.start()
+        if self._comparing.is_alive():
+            return
         try:
             self._ledger.declare(config.pool, config.tenant, config.declarations)
             self._look_for_refusals_at = time.monotonic() + REFUSALS_AFTER
         except LedgerRefused as refusal:
             logger.error("The declared jobs were refused: %s", refusal)
         self._declared = True
+
+    def _tell_plan(self) -> None:
+        """What declaring will change, and what differs that it will not: in the log, and in nobody's way."""
+        config = self._runtime.config
+        try:
+            link = open_link(config.ledger_url, config.tenant, config.pool, PLAN_SECONDS)
+            source = str(config.declarations[0].get("source", ""))
+            changes = plan(config.declarations, link.declared(), pool=config.pool, source=source)
+        except Exception as error:
+            logger.debug("The declared jobs cannot be compared: %s", error)
+            return
+        told = [line for change in changes if change.tells for line in change.lines()]
+        logger.info("Declared jobs: %s", "\n".join([summary(changes), *told]))
 
     def _tell_refusals(self) -> None:
         """The platform has had time to look at the declared jobs: what it did not take is said once."""
@@ -209,7 +237,9 @@ class Heartbeat(threading.Thread):
         self.heard.cancels = frozenset(answer.cancels)
         self.heard.terminates = frozenset(answer.terminates)
         # A claim that was only asked for when the beat was composed may have been made since.
-        self.heard.gone = frozenset(answer.gone) & now_in_hand.at_work
+        self.heard.gone = frozenset(answer.gone) & now_in_hand.made
+        if self.heard.gone or answer.cancels or answer.terminates:
+            self.news.set()
         self.heard.work_since = (self.heard.work_since or sent_at) if answer.work else 0.0
         runtime.write_answer(self.heard.lanes.values(), answer.work)
         return self._interval(bool(answer.work), now_in_hand)
@@ -229,5 +259,7 @@ class Heartbeat(threading.Thread):
 
     def _interval(self, work: bool, now: InHand) -> float:
         config = self._runtime.config
-        asks_for_work = config.fed and now.busy + now.foreign < self._runtime.table.size
-        return min(WITH_WORK, config.beat) if work or asks_for_work else config.beat
+        has_room = now.busy + now.foreign < self._runtime.table.size
+        if work or (config.fed and has_room):
+            return min(WITH_WORK, config.beat)
+        return min(WITH_ROOM, config.beat) if has_room else config.beat

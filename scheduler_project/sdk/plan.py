@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -47,12 +48,18 @@ class Difference:
     def as_json(self) -> dict[str, Any]:
         return {"field": self.field, "before": self.before, "after": self.after}
 
+    def __str__(self) -> str:
+        return f"{self.field}: {_shown(self.before)} -> {_shown(self.after)}"
+
 
 class Kind(str, Enum):
     ADDED = "added"
     CHANGED = "changed"
     REMOVED = "removed"
     UNCHANGED = "unchanged"
+
+
+SIGNS = {Kind.ADDED: "+", Kind.CHANGED: "~", Kind.REMOVED: "-", Kind.UNCHANGED: " "}
 
 
 @dataclass(frozen=True)
@@ -70,6 +77,21 @@ class Change:
     def to_apply(self) -> bool:
         return self.kind in (Kind.ADDED, Kind.CHANGED) or bool(self.drift) or bool(self.error)
 
+    @property
+    def tells(self) -> bool:
+        return self.kind != Kind.UNCHANGED or bool(self.drift) or bool(self.error)
+
+    def lines(self) -> list[str]:
+        """The job with its sign, and below it what there is to say of it."""
+        by = f" by {self.edited_by}" if self.edited_by else ""
+        removed = "   no longer declared: apply --prune cancels it" if self.kind == Kind.REMOVED else ""
+        return [
+            f"{SIGNS[self.kind]} {self.name}{removed}",
+            *(f"    {difference}" for difference in self.differences),
+            *([f"    was refused: {self.error}"] if self.error else []),
+            *(f"    edited by hand{by}: {difference}" for difference in self.drift),
+        ]
+
     def as_json(self) -> dict[str, Any]:
         return {
             "change": self.kind.value,
@@ -79,6 +101,15 @@ class Change:
             "edited_by": self.edited_by or None,
             "error": self.error or None,
         }
+
+
+def summary(changes: Sequence[Change]) -> str:
+    count = {kind: sum(change.kind == kind for change in changes) for kind in Kind}
+    drifted = sum(bool(change.drift) for change in changes)
+    return (
+        f"{count[Kind.ADDED]} to add, {count[Kind.CHANGED]} to change, {count[Kind.REMOVED]} no longer declared, "
+        f"{drifted} drifted, {count[Kind.UNCHANGED]} unchanged."
+    )
 
 
 def plan(wanted: Sequence[Spec], known: Iterable[Declared], *, pool: str, source: str) -> list[Change]:
@@ -114,10 +145,15 @@ def drift_of(declared: Declared) -> list[Difference]:
         return []
     if declared.present is None:
         return [Difference("job", "present", "deleted")]
-    drift = compare(declared.applied, declared.present, filled_up=True)
+    drift = compare(_without_version(declared.applied), _without_version(declared.present), filled_up=True)
     if declared.status not in NO_DRIFT:
         drift.append(Difference("status", "active", declared.status))
     return drift
+
+
+def _without_version(facts: Spec) -> dict[str, Any]:
+    """Another version alone says nothing: an edit may have been taken back."""
+    return {name: value for name, value in facts.items() if name != "version"}
 
 
 def said(spec: Spec) -> dict[str, Any]:
@@ -141,3 +177,7 @@ def compare(before: Spec, after: Spec, *, filled_up: bool = False) -> list[Diffe
         elif old != new:
             found.append(Difference(name, old, new))
     return found
+
+
+def _shown(value: Any) -> str:
+    return "(default)" if value is None else json.dumps(value, ensure_ascii=False)
