@@ -162,8 +162,8 @@ class RemoteLedger(PostgresLedger):
             raise refused(
                 "wanted.most", f"{wanted.most} is out of range", f"1 to {MOST_CLAIMS}", "out_of_range"
             )
-        if wanted.token.int % 256:
-            raise refused("wanted.token", "is no first token of a batch", "its last byte is zero")
+        if wanted.token.int % 256 + wanted.most > 256:
+            raise refused("wanted.token", "leaves no room for the tokens of a batch", "let its last byte be zero")
         _refuse_many("wanted.known", wanted.known, MOST_TARGETS)
         if not self._owned([wanted.incarnation]):
             return None

@@ -11,13 +11,15 @@ from unittest.mock import patch
 from urllib.parse import urlsplit, urlunsplit
 
 import pytest
-from django.conf import settings
+from django.conf import settings as project
 from django.contrib.auth import get_user_model
 from django.db import connection
 from django.db.backends.postgresql.operations import DatabaseOperations
 from django.test import Client
 
 from tests.leftovers import delete_queues
+from tests.live_api import live_api
+from tests.own_ca import OwnCA
 from tests.private_pgbouncer import PrivatePgbouncer
 from tests.private_postgres import PrivatePostgres
 from tests.private_rabbitmq import PrivateRabbitMQ
@@ -40,7 +42,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if session.config.stash.get(broker_used, False):
-        delete_queues(settings.TEST_BROKER_URL, f"{settings.QUEUE_PREFIX}.")
+        delete_queues(project.TEST_BROKER_URL, f"{project.QUEUE_PREFIX}.")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -84,13 +86,26 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
 def broker_url(pytestconfig: pytest.Config) -> str:
     """A RabbitMQ shared with others: never stop it, and use queue names with our prefix only."""
     pytestconfig.stash[broker_used] = True
-    return str(settings.TEST_BROKER_URL)
+    return str(project.TEST_BROKER_URL)
 
 
 @pytest.fixture
 def database_url(transactional_db: None) -> str:
     """The test database as a child process reaches it; it sees what the test commits."""
     return with_database(os.environ["DATABASE_URL"], str(connection.settings_dict["NAME"]))
+
+
+@pytest.fixture(scope="session")
+def own_ca(tmp_path_factory: pytest.TempPathFactory) -> OwnCA:
+    return OwnCA.make(tmp_path_factory.mktemp("ca"))
+
+
+@pytest.fixture
+def api_port(own_ca: OwnCA, transactional_db: None, tmp_path: Path, settings: Any) -> Iterator[int]:
+    """Where the API listens, over TLS, in this process; it has a log store of its own."""
+    settings.LOG_STORE_URL = f"file://{tmp_path}/logs"
+    with live_api(own_ca) as port:
+        yield port
 
 
 @pytest.fixture(scope="session")

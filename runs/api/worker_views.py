@@ -3,7 +3,8 @@
 Every answer is `{"answer": …}`, may be asked for again, and is kept by nobody on the way: a claim's holds secrets.
 """
 
-from datetime import UTC, datetime, timedelta
+import time
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -88,8 +89,9 @@ class Heartbeat(WorkerView):
     def post(self, request: Request) -> Response:
         heard = self.ledger(request).heartbeat(read(Beat, request))
         # How far this host's clock is from the database's was measured on the way; the worker's is its own affair.
-        at = datetime.now(UTC) - timedelta(milliseconds=heard.skew_ms) if heard.skew_ms is not None else None
-        return answer(wire.Heard(heard, at))
+        if heard.skew_ms is None:
+            return answer(wire.Heard(heard))
+        return answer(wire.Heard(heard, datetime.fromtimestamp(time.time() - heard.skew_ms / 1000, UTC)))
 
 
 class Claims(WorkerView):

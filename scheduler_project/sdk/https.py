@@ -150,7 +150,26 @@ class HttpsLedger:
         self._ask(bool, "/leave", wire.Left(incarnation))
 
     def declare(self, pool: str, tenant: str, declarations: Sequence[dict[str, Any]]) -> None:
-        self._ask(bool, "/declare", wire.Declared(pool, tenant, declarations))
+        """One that is refused must not cost the others: then each is told by itself."""
+        try:
+            self._ask(bool, "/declare", wire.Declared(pool, tenant, declarations))
+        except KeyRefused:
+            raise
+        except LedgerRefused:
+            if len(declarations) == 1:
+                raise
+            refused = [error for one in declarations if (error := self._refused(pool, tenant, one))]
+            if refused:
+                raise LedgerRefused(" ".join(refused)) from None
+
+    def _refused(self, pool: str, tenant: str, declaration: dict[str, Any]) -> str:
+        try:
+            self.declare(pool, tenant, [declaration])
+        except KeyRefused:
+            raise
+        except LedgerRefused as refusal:
+            return str(refusal)
+        return ""
 
     def declaration_errors(self, tenant: str, names: Sequence[str]) -> dict[str, str]:
         return self._ask(dict[str, str], "/declaration-errors", wire.Names(tenant, names))

@@ -8,18 +8,19 @@ import pytest
 from jobs.models import Job
 from runs.models import LiveRun, Run
 from runs.states import LiveState
-from scheduler_project.sdk.ledger import Claim, Ended
-from scheduler_project.sdk.postgres import SQL, PostgresLedger, report_values
+from scheduler_project.sdk.ledger import Claim, Ended, Ledger
+from scheduler_project.sdk.postgres import SQL, report_values
 from scheduler_project.sdk.retries import Verdict
 from tests.concurrency.staging import meanwhile, second_connection, wait_until_somebody_waits_for
 from tests.factories import make_job, make_run, make_worker
-from tests.runs.claims import SUCCESS, claim_next, failed, ledger, open_ledger, succeeded, tell
+from tests.runs.claims import SUCCESS, claim_next, failed, open_ledger, succeeded, tell
+from tests.runs.claims import either_ledger as ledger
 
 __all__ = ["ledger"]
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_two_reports_racing_release_the_blocked_run_once_and_never_leave_it(ledger: PostgresLedger) -> None:
+def test_two_reports_racing_release_the_blocked_run_once_and_never_leave_it(ledger: Ledger) -> None:
     """Each would see the other still running, and nobody would release: the gate makes one look after the other."""
     job = make_job(max_concurrency=2)
     claims = [_claim_one(ledger, job) for _ in range(2)]
@@ -37,7 +38,7 @@ def test_two_reports_racing_release_the_blocked_run_once_and_never_leave_it(ledg
 
 
 def test_failure_that_meets_an_uncommitted_cancel_waits_and_becomes_a_cancellation(
-    ledger: PostgresLedger,
+    ledger: Ledger,
 ) -> None:
     claim = _claim_one(ledger, make_job())
     with second_connection() as canceller:
@@ -50,7 +51,7 @@ def test_failure_that_meets_an_uncommitted_cancel_waits_and_becomes_a_cancellati
     assert not LiveRun.objects.exists()
 
 
-def test_report_that_meets_an_uncommitted_loss_waits_and_changes_nothing(ledger: PostgresLedger) -> None:
+def test_report_that_meets_an_uncommitted_loss_waits_and_changes_nothing(ledger: Ledger) -> None:
     claim = _claim_one(ledger, make_job())
     with second_connection() as rescuer:
         rescuer.execute(
@@ -64,7 +65,7 @@ def test_report_that_meets_an_uncommitted_loss_waits_and_changes_nothing(ledger:
     assert Run.objects.get().state is None
 
 
-def test_the_same_report_sent_twice_at_once_is_one_attempt(ledger: PostgresLedger) -> None:
+def test_the_same_report_sent_twice_at_once_is_one_attempt(ledger: Ledger) -> None:
     claim = _claim_one(ledger, make_job())
     with second_connection() as first:
         first.execute(SQL["report"], _values(claim))
@@ -74,7 +75,7 @@ def test_the_same_report_sent_twice_at_once_is_one_attempt(ledger: PostgresLedge
             assert second.result(timeout=10) == "succeeded"
 
 
-def test_claims_step_over_a_row_that_another_claim_holds(ledger: PostgresLedger) -> None:
+def test_claims_step_over_a_row_that_another_claim_holds(ledger: Ledger) -> None:
     job = make_job()
     first, second = (make_run(job, LiveState.QUEUED, rank=rank) for rank in (1, 2))
     with second_connection() as other:
@@ -105,7 +106,7 @@ def test_a_crowd_of_claims_shares_the_runs_without_a_double() -> None:
     assert set(taken) == runs
 
 
-def _claim_one(ledger: PostgresLedger, job: Job) -> Claim:
+def _claim_one(ledger: Ledger, job: Job) -> Claim:
     make_run(job, LiveState.QUEUED)
     claim = claim_next(ledger, job)
     assert claim is not None

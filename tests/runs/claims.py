@@ -13,6 +13,7 @@ from scheduler_project.sdk.outcomes import TRANSIENT, Outcome, stated_failure
 from scheduler_project.sdk.postgres import PostgresLedger
 from scheduler_project.sdk.retries import Verdict
 from tests.factories import TASK, make_worker, now
+from tests.runs.remote import RemoteLedgers
 
 SUCCESS = Verdict("succeeded")
 DEAD = Verdict("dead")
@@ -31,6 +32,17 @@ def open_ledger() -> PostgresLedger:
 @pytest.fixture
 def ledger() -> Iterator[PostgresLedger]:
     ledger = open_ledger()
+    yield ledger
+    ledger.close()
+
+
+@pytest.fixture(params=["postgres", "https"])
+def either_ledger(request: pytest.FixtureRequest) -> Iterator[Ledger]:
+    """One after the other: what is promised of the one is promised of the other."""
+    ledger: PostgresLedger | RemoteLedgers = open_ledger()
+    if request.param == "https":
+        port, ca = request.getfixturevalue("api_port"), request.getfixturevalue("own_ca")
+        ledger = RemoteLedgers(f"https://localhost:{port}", ca.ca)
     yield ledger
     ledger.close()
 

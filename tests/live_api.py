@@ -1,0 +1,92 @@
+"""The API over real TLS in a thread of the test, and a wire to it that can be cut at the worst moment."""
+
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from django.core.servers.basehttp import ThreadedWSGIServer, WSGIRequestHandler
+from django.core.wsgi import get_wsgi_application
+
+from tests.own_ca import OwnCA
+
+
+class QuietHandler(WSGIRequestHandler):
+    def log_message(self, *_args: object) -> None:
+        """Nobody reads along."""
+
+
+class TlsServer(ThreadedWSGIServer):
+    daemon_threads = True
+
+    def __init__(self, ca: OwnCA) -> None:
+        self.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.tls.load_cert_chain(ca.certificate, ca.key)
+        super().__init__(("127.0.0.1", 0), QuietHandler, allow_reuse_address=False)
+
+    def finish_request(self, request: socket.socket, client_address: object) -> None:
+        """The handshake is the thread's own affair: whoever breaks it off holds up nobody."""
+        with suppress(OSError), self.tls.wrap_socket(request, server_side=True) as encrypted:
+            super().finish_request(encrypted, client_address)  # type: ignore[arg-type]
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that is gone is what tests are about."""
+
+
+@contextmanager
+def live_api(ca: OwnCA) -> Iterator[int]:
+    """The port it listens on."""
+    server = TlsServer(ca)
+    server.set_app(get_wsgi_application())
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class Wire:
+    """Carries bytes to a server and back, and can lose what comes back."""
+
+    def __init__(self, port: int) -> None:
+        self._to = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._lose_next = threading.Event()
+        self.lost = threading.Event()
+        self.connections = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def lose_the_next_answer(self) -> None:
+        """What is asked next arrives, and its answer does not."""
+        self.lost.clear()
+        self._lose_next.set()
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                self.connections += 1
+                server = socket.create_connection(("127.0.0.1", self._to))
+                for source, target, back in ((client, server, False), (server, client, True)):
+                    threading.Thread(target=self._carry, args=(source, target, back), daemon=True).start()
+
+    def _carry(self, source: socket.socket, target: socket.socket, back: bool) -> None:
+        with suppress(OSError):
+            while received := source.recv(65536):
+                if back and self._lose_next.is_set():
+                    self._lose_next.clear()
+                    self.lost.set()
+                    break
+                target.sendall(received)
+        for end in (source, target):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
