@@ -8,6 +8,8 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, register
 from django.core.checks import Warning as Caution
 
+from scheduler_project.sdk.secret_box import MAKE_ONE
+
 SHORTEST_SECRET = 32
 AUDIT = "auditlog.middleware.AuditContextMiddleware"
 AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
@@ -15,7 +17,15 @@ AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
 
 @register("beatkeeper")
 def check_settings(app_configs: Any, **_: Any) -> list[CheckMessage]:
-    return [*_secret_key(), *_debug(), *_hosts(), *_cookies(), *_audit(), *_transactions()]
+    return [
+        *_secret_key(),
+        *_encryption_keys(),
+        *_debug(),
+        *_hosts(),
+        *_cookies(),
+        *_audit(),
+        *_transactions(),
+    ]
 
 
 def _secret_key() -> Iterator[CheckMessage]:
@@ -26,6 +36,15 @@ def _secret_key() -> Iterator[CheckMessage]:
             hint="Sessions are signed with it. Make one: "
             "python -c 'import secrets; print(secrets.token_urlsafe(50))'",
             id="beatkeeper.W003",
+        )
+
+
+def _encryption_keys() -> Iterator[CheckMessage]:
+    if not settings.ENCRYPTION_KEYS:
+        yield Caution(
+            "ENCRYPTION_KEYS is not set: no tenant can keep a secret, and no run that needs one can start.",
+            hint=f"Make a key and give it to every process of the platform: {MAKE_ONE}",
+            id="beatkeeper.W005",
         )
 
 

@@ -27,6 +27,7 @@ from scheduler_project.state_folder import (
     CannotStart,
     LockFile,
     choose,
+    encryption_keys,
     make_folder,
     secret_key,
     unprivileged_account,
@@ -130,6 +131,7 @@ class Standalone:
         self.env = os.environ | {
             "DATABASE_URL": database_url,
             "SECRET_KEY": os.environ.get("SECRET_KEY") or secret_key(self.folder),
+            "ENCRYPTION_KEYS": os.environ.get("ENCRYPTION_KEYS") or encryption_keys(self.folder),
             "LOG_STORE_URL": os.environ.get("LOG_STORE_URL") or (self.folder / "log_store").as_uri(),
             # One person's machine and database: whoever may create jobs here is whoever started it.
             "BEATKEEPER_COMMANDS_AS_WORKER": os.environ.get("BEATKEEPER_COMMANDS_AS_WORKER")

@@ -6,6 +6,8 @@ import os
 import pwd
 import secrets
 import subprocess
+from base64 import b64encode
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, TypedDict
@@ -167,10 +169,19 @@ class LockFile:
 
 def secret_key(folder: Path) -> str:
     """Made once; sessions and signatures survive a restart."""
-    path = folder / "secret_key"
+    return _kept(folder / "secret_key", lambda: secrets.token_urlsafe(48))
+
+
+def encryption_keys(folder: Path) -> str:
+    """One is made; further ones are written before it, with a comma between them. Without this file no secret of the
+    database beside it can be read again."""
+    return _kept(folder / "encryption_keys", lambda: b64encode(secrets.token_bytes(32), b"-_").decode())
+
+
+def _kept(path: Path, make: Callable[[], str]) -> str:
     if not path.exists():
-        new = folder / f"secret_key.{os.getpid()}"
+        new = path.with_name(f"{path.name}.{os.getpid()}")
         with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            file.write(secrets.token_urlsafe(48))
+            file.write(make())
         new.replace(path)
     return path.read_text().strip()

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from scheduler_project.doctor import broker, database, history, schedulers, work
+from scheduler_project.doctor import broker, database, history, schedulers, secrets, work
 from scheduler_project.doctor.findings import Check, Finding, Findings, Level, problem
 
 __all__ = ["CHECKS", "Finding", "Level", "Line", "examine", "is_healthy"]
@@ -40,6 +40,7 @@ CHECKS = [
     Named("transactions", database.long_transactions, database.is_reachable),
     Named("partitions", history.partitions, _tables),
     Named("log store", work.log_store),
+    Named("secrets", secrets.keys, _tables),
     Named("broker", broker.reachable),
     Named("brokers of pools", broker.names_of_pools, _tables),
     Named("open files", broker.open_files, _tables_and_broker),

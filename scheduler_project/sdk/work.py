@@ -21,6 +21,7 @@ from .outcomes import Outcome
 from .retries import Verdict, decide
 from .runtime import Runtime
 from .slots import NOBODY
+from .secret_box import hide_keys
 from .spool import Letter, details_of
 from .targets import Targets
 from .watch import Watch

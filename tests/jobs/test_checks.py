@@ -60,3 +60,7 @@ def test_an_audit_that_would_not_know_its_user_is_refused(settings: Settings, or
 def test_atomic_requests_are_refused(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(settings.DATABASES["default"], "ATOMIC_REQUESTS", True)
     assert "beatkeeper.E002" in found(settings)
+
+
+def test_without_a_key_for_secrets(settings: Settings) -> None:
+    assert "beatkeeper.W005" in found(settings, ENCRYPTION_KEYS=[])

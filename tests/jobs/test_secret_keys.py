@@ -1,5 +1,7 @@
 """Keys of encryption: which decrypts, how they are changed, and that a row is worth nothing elsewhere."""
 
+import stat
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +12,10 @@ from django.core.management import CommandError, call_command
 from jobs import tenant_secrets
 from jobs.models import Secret, Tenant
 from scheduler_project import env
+from scheduler_project.doctor import secrets
 from scheduler_project.sdk.references import SecretUnreadable
 from scheduler_project.sdk.secret_box import SecretBox, key_id, read_keys
+from scheduler_project.state_folder import encryption_keys
 from tests.factories import make_tenant
 
 OLD, NEW = Fernet.generate_key().decode(), Fernet.generate_key().decode()
@@ -100,6 +104,30 @@ def test_rotation_names_what_no_key_opens_and_renews_the_rest(settings: Any) -> 
     kept.refresh_from_db()
     lost.refresh_from_db()
     assert (kept.key_id, lost.key_id) == (key_id(NEW), key_id(OLD))
+
+
+@pytest.mark.django_db
+def test_doctor_knows_which_secrets_nobody_can_read(settings: Any) -> None:
+    def said() -> list[tuple[str, str]]:
+        return [(finding.level.value, finding.what) for finding in secrets.keys()]
+
+    settings.ENCRYPTION_KEYS = []
+    assert [level for level, _ in said()] == ["note"]
+    settings.ENCRYPTION_KEYS = [OLD]
+    make(make_tenant())
+    assert said() == [("fine", "1 secret, all encrypted with the first key")]
+    settings.ENCRYPTION_KEYS = [NEW, OLD]
+    assert [level for level, _ in said()] == ["note"]
+    settings.ENCRYPTION_KEYS = [NEW]
+    assert said() == [("problem", f"no key of ENCRYPTION_KEYS opens 1 secret (keys {key_id(OLD)})")]
+    settings.ENCRYPTION_KEYS = []
+    assert said() == [("problem", "1 secret and no key: ENCRYPTION_KEYS is not set")]
+
+
+def test_a_machine_of_its_own_makes_a_key_once(tmp_path: Path) -> None:
+    first = encryption_keys(tmp_path)
+    assert read_keys(first) == [first] and encryption_keys(tmp_path) == first
+    assert stat.S_IMODE((tmp_path / "encryption_keys").stat().st_mode) == 0o600
 
 
 @pytest.mark.django_db

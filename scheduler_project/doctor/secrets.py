@@ -1,0 +1,35 @@
+"""The tenants' secrets: is there a key that encrypts, and for each that is kept one that opens it."""
+
+from jobs import tenant_secrets
+from scheduler_project.doctor.findings import Findings, counted, fine, note, problem
+
+LOST = "put the key that is missing back, behind the others; without it give these secrets new values"
+
+
+def keys() -> Findings:
+    known = tenant_secrets.box().key_ids
+    kept = dict(tenant_secrets.counts_by_key())
+    lost = sum(count for identity, count in kept.items() if identity not in known)
+    old = sum(count for identity, count in kept.items() if identity in known[1:])
+    if not known:
+        yield from _without_keys(lost)
+        return
+    if lost:
+        ids = ", ".join(sorted(set(kept) - set(known)))
+        yield problem(f"no key of ENCRYPTION_KEYS opens {counted(lost, 'secret')} (keys {ids})", LOST)
+    if old:
+        yield note(
+            f"{counted(old, 'secret is', 'secrets are')} encrypted with an older key of ENCRYPTION_KEYS",
+            "run `manage.py secrets rotate` before you take that key away",
+        )
+    if not lost and not old:
+        yield fine(f"{counted(sum(kept.values()), 'secret')}, all encrypted with the first key")
+
+
+def _without_keys(kept: int) -> Findings:
+    if kept:
+        yield problem(f"{counted(kept, 'secret')} and no key: ENCRYPTION_KEYS is not set", LOST)
+    else:
+        yield note(
+            "ENCRYPTION_KEYS is not set: no tenant can keep a secret", "make a key as docs/secrets.md says"
+        )
