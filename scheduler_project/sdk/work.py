@@ -103,6 +103,9 @@ def run_next(bench: Workbench, hand: Hand, lane: Lane) -> bool:
         bench.runtime.spool.put(Letter(claim))
         hand.empty()
         return False
+            if os.getpid() != self.runtime.table.parent[0]:
+                # In the parent they stay: a SIGHUP makes it a new worker, by its environment.
+                hide_keys()
     carry_out(bench, hand, claim)
     return True
 
