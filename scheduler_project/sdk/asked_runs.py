@@ -74,9 +74,11 @@ def the_one_of(declared: Sequence[Mapping[str, Any]], task: str, job: str | None
 
 def give_methods(app: Celery, task: Any, methods: Mapping[str, Callable[..., Any]]) -> None:
     """When the task exists: looking at it earlier would configure the app before its settings are read."""
-    if isinstance(task, PromiseProxy):
+    # isinstance would ask the proxy for its class, and with it for the task.
+    kind = type(task)
+    if issubclass(kind, PromiseProxy):
         task.__then__(_give, methods, task)
-    elif isinstance(task, Proxy):
+    elif issubclass(kind, Proxy) and not app.finalized:
         app.on_after_finalize.connect(lambda **_options: _give(methods, task), weak=False)
     else:
         _give(methods, task)

@@ -1,0 +1,293 @@
+"""`task.run_now(…)` and `task.schedule(at=…)` on every kind of task, and what a caller gets back."""
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from celery import Celery, Task, chain, group, shared_task
+from celery.worker.request import Request
+
+from scheduler_project.sdk import Beatkeeper
+from scheduler_project.sdk.errors import PlatformAway, PlatformRefused
+from scheduler_project.sdk.link import Answered, Asked, RequestedRun
+from scheduler_project.sdk.plan import Declared
+
+AT = datetime(2030, 1, 1, 12, 0, 0, 123456, tzinfo=timezone.utc)
+
+
+class FakeLink:
+    def __init__(self) -> None:
+        self.asked: list[Asked] = []
+        self.answers = [Answered(uuid4(), "requested")]
+        self.raises: Exception | None = None
+        self.cancelled: list[UUID] = []
+
+    def declared(self) -> list[Declared]:
+        return []
+
+    def declare(self, *_arguments: Any, **_options: Any) -> list[Declared]:
+        return []
+
+    def request(self, asked: Asked) -> Answered:
+        self.asked.append(asked)
+        return self._next()
+
+    def requested(self, request_id: UUID) -> Answered:
+        return self._next()
+
+    def cancel(self, request_id: UUID) -> Answered:
+        self.cancelled.append(request_id)
+        return replace(self.answers[0], state="cancelled")
+
+    def _next(self) -> Answered:
+        if self.raises:
+            raise self.raises
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+
+def nothing() -> None: ...
+
+
+@pytest.fixture
+def app() -> Iterator[Celery]:
+    app = Celery("shop", broker="memory://", set_as_current=False)
+    yield app
+    app.close()
+
+
+@pytest.fixture
+def link() -> FakeLink:
+    return FakeLink()
+
+
+@pytest.fixture
+def keeper(app: Celery, link: FakeLink) -> Beatkeeper:
+    keeper = Beatkeeper(app, ledger="python://nowhere/none", tenant="acme", pool="payments")
+    keeper._link = link
+    return keeper
+
+
+class OwnRequest(Request):
+    pass
+
+
+class OwnTask(Task):  # type: ignore[type-arg]
+    Request = OwnRequest
+
+    def schedule(self) -> str:
+        return "the class' own"
+
+
+def test_a_declared_task_gets_both_methods(keeper: Beatkeeper, link: FakeLink) -> None:
+    @keeper.job("settle", cron="0 5 * * *", priority=700, retries=2)
+    @keeper.app.task(name="shop.settle")
+    def settle(day: int = 0) -> int:
+        return day
+
+    settle.run_now([7], key="k")
+    settle.schedule(kwargs={"day": 8}, at=AT, key="k2")
+    once, later = link.asked
+    assert (once.key, once.at) == ("k", None)
+    assert once.spec == {"name": "settle", "input": {"args": [7]}}
+    assert later.at == AT.replace(microsecond=123000)
+    assert later.spec["target"] == {"kind": "celery", "task": "shop.settle", "args": [], "kwargs": {"day": 8}}
+    assert (later.spec["priority"], later.spec["retry"]) == (700, {"max_attempts": 3})
+    assert "schedule" not in later.spec and later.spec["name"].startswith("settle at 2030-01-01 12:00:00 ")
+    assert settle(3) == 3
+
+
+def test_the_same_key_makes_the_same_words_and_no_key_makes_new_ones(
+    keeper: Beatkeeper, link: FakeLink
+) -> None:
+    @keeper.job()
+    @keeper.app.task(name="shop.settle")
+    def settle() -> None: ...
+
+    for key in ("k", "k", None, None):
+        settle.schedule(at=AT, key=key)
+    first, second, third, fourth = link.asked
+    assert first == second
+    assert (
+        len({first.key, third.key, fourth.key}) == 3 == len({a.spec["name"] for a in (first, third, fourth)})
+    )
+
+
+def test_shared_bound_and_class_based_tasks(keeper: Beatkeeper, link: FakeLink) -> None:
+    keeper.app.set_current()
+
+    @keeper.job()
+    @shared_task(name="shop.shared")
+    def shared() -> str:
+        return "shared"
+
+    @keeper.job()
+    @keeper.app.task(name="shop.bound", bind=True)
+    def bound(self: Any) -> str:
+        return str(self.name)
+
+    class Old(Task):  # type: ignore[type-arg]
+        name = "shop.old"
+
+        def run(self) -> str:
+            return "old"
+
+    old = keeper.job()(keeper.app.register_task(Old()))
+    keeper.app.finalize()
+    for task in (shared, bound, old):
+        task.run_now()
+    assert [asked.spec["name"] for asked in link.asked] == ["shop.shared", "shop.bound", "shop.old"]
+    assert (shared(), bound(), old()) == ("shared", "shop.bound", "old")
+
+
+def test_what_a_tasks_own_class_calls_so_stays_what_it_is(keeper: Beatkeeper, link: FakeLink) -> None:
+    @keeper.job()
+    @keeper.app.task(name="shop.own", base=OwnTask)
+    def own() -> None: ...
+
+    assert own.schedule() == "the class' own"
+    assert own.Request is OwnRequest
+    keeper.schedule(own, at=AT)
+    assert len(link.asked) == 1
+
+
+def test_canvas_is_left_alone(keeper: Beatkeeper) -> None:
+    @keeper.job(every=60)
+    @keeper.app.task(name="shop.add")
+    def add(one: int, two: int) -> int:
+        return one + two
+
+    keeper.app.conf.task_always_eager = True
+    assert chain(add.s(1, 2), add.s(3))().get() == 6
+    assert sorted(group(add.s(number, 0) for number in range(3))().get()) == [0, 1, 2]
+    assert add.delay(1, 1).get() == 2
+
+
+def test_declaring_reads_no_setting_before_the_app_has_them(keeper: Beatkeeper) -> None:
+    """A Django code base declares while its settings are still to come."""
+
+    @keeper.job(every=60)
+    @keeper.app.task
+    def early() -> None: ...
+
+    @keeper.job(every=60)
+    @shared_task
+    def shared() -> None: ...
+
+    assert not keeper.app.configured and not keeper.app.finalized
+
+
+def test_a_task_declared_twice_is_named_by_its_job(keeper: Beatkeeper, link: FakeLink) -> None:
+    task = keeper.app.task(name="shop.report")(nothing)
+    for name in ("daily", "weekly"):
+        keeper.job(name, every=60)(task)
+    with pytest.raises(ValueError, match="declared as 'daily', 'weekly': say which with job="):
+        task.run_now()
+    task.run_now(job="weekly")
+    assert link.asked[0].spec["name"] == "weekly"
+    with pytest.raises(ValueError, match="not declared as the job 'monthly'"):
+        task.run_now(job="monthly")
+
+
+def test_an_undeclared_task_may_be_scheduled_but_not_run_as_its_job(
+    keeper: Beatkeeper, link: FakeLink
+) -> None:
+    task = keeper.app.task(name="shop.plain")(nothing)
+    keeper.schedule(task, at=AT)
+    assert link.asked[0].spec["target"]["task"] == "shop.plain"
+    with pytest.raises(ValueError, match=r"put @keeper\.job\(\) above it"):
+        keeper.run_now(task)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"args": [object()]}, "args cannot be written as JSON"),
+        ({"kwargs": {"x": float("nan")}}, "kwargs cannot be written as JSON"),
+        ({"at": "tomorrow"}, "no instant"),
+        ({"at": datetime(2030, 1, 1)}, "no timezone"),
+        ({"key": "a\nb"}, "key"),
+        ({"key": "x" * 201}, "key"),
+    ],
+)
+def test_a_mistake_is_raised_at_once_and_nothing_is_asked(
+    keeper: Beatkeeper, link: FakeLink, options: dict[str, Any], said: str
+) -> None:
+    task = keeper.job()(keeper.app.task(name="shop.settle")(nothing))
+    with pytest.raises(ValueError, match=said):
+        task.schedule(**{"at": AT, **options})
+    assert link.asked == []
+
+
+def handle(link: FakeLink) -> RequestedRun:
+    return RequestedRun(lambda: link, "k", AT, link.request(Asked("k", {})))
+
+
+def test_a_handle_is_waited_for_and_says_what_came_of_it(link: FakeLink) -> None:
+    identity, run = uuid4(), uuid4()
+    link.answers = [
+        Answered(identity, "requested"),
+        Answered(identity, "running", run_id=run),
+        Answered(identity, "succeeded", run_id=run, result=7),
+    ]
+    asked = handle(link)
+    assert (asked.state, asked.finished, asked.id) == ("requested", False, identity)
+    assert asked.wait(20).succeeded and asked.result == 7 and asked.run_id == run
+    assert repr(asked) == f"RequestedRun('{identity}', 'succeeded')"
+
+
+def test_waiting_has_an_end(link: FakeLink) -> None:
+    with pytest.raises(TimeoutError, match="is requested after"):
+        handle(link).wait(0.05)
+
+
+def test_a_platform_that_is_away_is_waited_for_as_long(link: FakeLink) -> None:
+    asked = handle(link)
+    link.raises = PlatformAway("away")
+
+    def come_back() -> None:
+        link.answers, link.raises = [Answered(asked.id, "dead")], None
+
+    threading.Timer(0.2, come_back).start()
+    assert asked.wait(20).state == "dead"
+    link.raises = PlatformAway("away")
+    with pytest.raises(PlatformAway):
+        handle_of(asked, link).wait(0.05)
+
+
+def handle_of(asked: RequestedRun, link: FakeLink) -> RequestedRun:
+    return RequestedRun(lambda: link, "k", AT, Answered(asked.id, "running"))
+
+
+def test_a_refusal_ends_the_waiting(link: FakeLink) -> None:
+    asked = handle(link)
+    link.raises = PlatformRefused("no")
+    with pytest.raises(PlatformRefused):
+        asked.wait(20)
+
+
+def test_cancel_says_the_state_after_it(link: FakeLink) -> None:
+    asked = handle(link)
+    assert asked.cancel().state == "cancelled" and link.cancelled == [asked.id]
+
+
+def test_without_a_platform_named_it_says_what_to_name(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("DATABASE_URL", "BEATKEEPER_DATABASE_URL", "BEATKEEPER_URL"):
+        monkeypatch.delenv(name, raising=False)
+    keeper = Beatkeeper(app)
+    task = keeper.job()(app.task(name="shop.settle")(nothing))
+    with pytest.raises(ValueError, match="url=…, api_key=…"):
+        task.run_now()
+
+
+@pytest.mark.parametrize("away", ["postgresql://nobody@127.0.0.1:1/none", "https://bk_key@127.0.0.1:1"])
+def test_a_platform_that_is_not_there_is_one_error(app: Celery, away: str) -> None:
+    keeper = Beatkeeper(app, ledger=away, tenant="acme", pool="payments", request_timeout=10)
+    task = keeper.job()(app.task(name="shop.settle")(nothing))
+    asks: list[Callable[[], Any]] = [task.run_now, lambda: task.schedule(at=AT + timedelta(days=1))]
+    for ask in asks:
+        with pytest.raises(PlatformAway):
+            ask()
