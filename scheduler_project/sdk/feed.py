@@ -1,8 +1,9 @@
 """`python -m …sdk.feed --app NAME --slots N`: a whole worker without a broker.
 
 Its guard asks the ledger for lanes with work; its children, forked once the app is loaded, claim there. With
-`--attached` it is started by a Celery worker's guard while permits do not come through, and works within that
-worker's slots until there has been nothing to do for a while.
+`--attached` it works within the slots of a Celery worker. One whose pool cannot stop what runs in it keeps a feed
+from its start to its end. For any other its guard starts one while permits do not come through, which ends when
+there has been nothing to do for a while.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from celery.concurrency import prefork
 
 from . import processes
 from .app import Beatkeeper, keeper_of
+from .doorbell import Doorbell
 from .guarded import GuardedWorker
 from .ledger import Lane
 from .runtime import Runtime
@@ -119,19 +121,23 @@ class Children:
 
 
 def serve(bench: Workbench, turn: int, leaving: Sequence[int] = ()) -> None:
-    """Claims wherever the answers say that runs wait; an idle round is one look at shared memory."""
+    """Claims where a permit says, and wherever the answers say that runs wait; an idle round is one look at shared
+    memory."""
     table, seen = bench.runtime.table, 0
-    lanes: dict[int, Lane] = {}
+    doorbell = Doorbell(bench.runtime.folder)
+    lanes: dict[tuple[int, int], Lane] = {}
     while not table.draining and not leaving:
         if table.answer != seen:
             seen = table.answer
-            lanes.update({lane.id: lane for lane in bench.runtime.work()})
-        if not lanes or not bench.may_claim():
+            lanes.update({(lane.pool_id, lane.tenant_id): lane for lane in bench.runtime.work()})
+        if not bench.may_claim():
             time.sleep(POLL)
             continue
-        for lane in rotated(list(lanes.values()), turn):
+        if permitted := doorbell.wait(0.0 if lanes else POLL):
+            served(bench, permitted)
+        for lane in rotated(list(lanes.values()), turn) if lanes else ():
             if not served(bench, lane):
-                del lanes[lane.id]
+                del lanes[lane.pool_id, lane.tenant_id]
         turn += 1
 
 
@@ -139,7 +145,7 @@ def served(bench: Workbench, lane: Lane) -> bool:
     try:
         return work_on_lane(bench, lane, TURN_SECONDS) > 0
     except Exception:
-        logger.exception("A claim of lane %d failed", lane.id)
+        logger.exception("A claim in the lane %d:%d failed", lane.pool_id, lane.tenant_id)
         time.sleep(RESTART_PAUSE)
         return False
 
@@ -170,10 +176,12 @@ class Feed:
         self.drain()
 
     def over(self) -> bool:
-        """Attached only: nothing came for a while, or the worker it belongs to is leaving."""
+        """Attached only: nothing came for a while, or the worker it belongs to is leaving or gone."""
         if self.guarded is not None:
             return False
         table = self.runtime.table
+        if self.runtime.config.keeps_feed:
+            return table.draining or not processes.alive(*table.parent)
         busy = (table.raw_owner(index)[0] for index in range(table.size) if table.state(index))
         if any(pid in self.children.pids for pid in busy):
             self._busy_at = time.monotonic()

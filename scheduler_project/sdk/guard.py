@@ -41,6 +41,7 @@ TICK = 0.1
 HAND_OVER_WAIT = 0.2
 STUCK_REPORT = 60.0
 FEED_PATIENCE = 3.0
+LONGEST_FEED_PATIENCE = 15.0
 FEED_RESTART = 10.0
 LAST_WORDS = 3.0
 
@@ -231,13 +232,16 @@ class Guard:
         since = self.heartbeat.heard.work_since
         if self._feed is not None and self._feed.poll() is not None:
             self._feed = None
-        if self.config.fed or not self.config.app or self._feed or self.table.draining:
+        if self.config.fed or self.config.keeps_feed or not self.config.app or self._feed:
             return
-        if since and now - since > FEED_PATIENCE and now - self._feed_started > FEED_RESTART:
+        if not since or self.table.draining or now - self._feed_started < FEED_RESTART:
+            return
+        # A worker whose event loop turns serves what the answers name; it gets more time for it.
+        stands_still = now - self.table.looped_at > FEED_PATIENCE
+        if now - since > (FEED_PATIENCE if stands_still else LONGEST_FEED_PATIENCE):
             logger.warning("Permits do not come through: runs are fetched from the ledger instead")
             self._feed_started = now
-            feed = [sys.executable, "-m", f"{__package__}.feed", "--attached", str(self.runtime.folder)]
-            self._feed = subprocess.Popen(feed, stdin=subprocess.DEVNULL)
+            self._feed = subprocess.Popen(feed_command(self.runtime.folder), stdin=subprocess.DEVNULL)
 
     def last_words(self) -> None:
         """The worker is gone or going: nothing runs on, every end is told, the ledger knows we left."""
@@ -307,6 +311,10 @@ def settle_orphan(folder: Path) -> None:
 
 def command(folder: Path) -> list[str]:
     return [sys.executable, "-m", f"{__package__}.guard", "--dir", str(folder)]
+
+
+def feed_command(folder: Path) -> list[str]:
+    return [sys.executable, "-m", f"{__package__}.feed", "--attached", str(folder)]
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""A worker process and its guard: started, restarted, drained and left together."""
+"""A worker process with its guard, and with its feed if it keeps one: started, restarted, drained and left together."""
 
 from __future__ import annotations
 
@@ -14,6 +14,11 @@ from .runtime import Config, Runtime
 logger = logging.getLogger(__name__)
 
 GUARD_RESTART = 1.0
+FEED_RESTART = 1.0
+LONGEST_FEED_RESTART = 30.0
+# Whoever lived for so long was not ended by what it began with.
+LIVED = 10.0
+FEED_POLL = 0.05
 LAST_WORDS = 8.0
 
 
@@ -22,6 +27,8 @@ class GuardedWorker:
         self.runtime = Runtime.create(spool_folder, config)
         self._guard: subprocess.Popen[bytes] | None = None
         self._started = self._started_at = 0.0
+        self._feed: subprocess.Popen[bytes] | None = None
+        self._feed_started, self._feed_pause = 0.0, FEED_RESTART
 
     def keep_guard(self) -> None:
         """Starts the guard, and again whenever it is gone: it continues with what the slots say."""
@@ -50,13 +57,40 @@ class GuardedWorker:
             logger.error("The guard does not react and is replaced")
             running.kill()
 
+    def keep_feed(self) -> None:
+        """The kernel ends it with the thread that starts it: it must be the same one for as long as it lives."""
+        if self.runtime.table.draining or (self._feed is not None and self._feed.poll() is None):
+            return
+        since = time.monotonic() - self._feed_started
+        if self._feed is not None and since < self._feed_pause:
+            return
+        if self._feed is not None:
+            logger.error("The feed ended with %s and is started again", self._feed.returncode)
+            grown = min(self._feed_pause * 2, LONGEST_FEED_RESTART)
+            self._feed_pause = FEED_RESTART if since > LIVED else grown
+        self._feed_started = time.monotonic()
+        self._feed = subprocess.Popen(
+            guard.feed_command(self.runtime.folder),
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+        )
+
     def drain(self) -> None:
         if not self.runtime.table.draining:
-            self.runtime.table.drain(processes.boottime() + self.runtime.config.drain)
+            seconds = self.runtime.config.drain
+            logger.info("Draining: what runs has %g s to end, what is left then is given back", seconds)
+            self.runtime.table.drain(processes.boottime() + seconds)
+
+    def wait_for_feed(self) -> None:
+        """It ends after its children, and they after their runs, or at the end of the drain by the guard."""
+        until = self.runtime.table.drain_until + LAST_WORDS
+        while self._feed is not None and self._feed.poll() is None and processes.boottime() < until:
+            time.sleep(FEED_POLL)
 
     def leave(self) -> None:
         """Returns when the guard has told everything, or after a while: the guard goes on alone."""
         self.drain()
+        self.wait_for_feed()
         self.runtime.table.stop()
         if self._guard is None:
             return

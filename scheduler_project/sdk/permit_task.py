@@ -48,8 +48,12 @@ def register_permit_task(app: Celery, keeper: Beatkeeper) -> None:
 
 
 def lane_of(request: Any) -> Lane | None:
+    return lane_named(request.get(LANE_HEADER))
+
+
+def lane_named(header: Any) -> Lane | None:
     """None: not a permit we understand. It is acked; what it stood for is served by the heartbeat."""
-    pool, _, tenant = str(request.get(LANE_HEADER) or "").partition(":")
+    pool, _, tenant = str(header or "").partition(":")
     if not (pool.isdecimal() and tenant.isdecimal()):
         return None
     return Lane(id=0, pool_id=int(pool), tenant_id=int(tenant), queue="")

@@ -21,10 +21,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from celery import bootsteps
-from celery.worker import state as worker_state
 from kombu import Consumer, Queue
 
-from . import processes
+from .admission import Admission, FeedsChildren, HostPool
+from .own_loop import OwnLoop
 from .permit_task import LANE_HEADER, NAME
 from .runtime import Runtime
 
@@ -32,15 +32,13 @@ logger = logging.getLogger(__name__)
 
 TICK = 0.2
 KEPT_SECONDS = 1.0
-ACKED_AFTER = 60.0
 LOOK_AGAIN = 10.0
 CONNECT_TIMEOUT = 5.0
 LONGEST_PAUSE = 30.0
 READS_AT_ONCE = 100
 # The last part of a queue's name tells its arguments; of quorum queues it begins so.
 QUORUM = "q"
-# Far beyond any run: the host's own limit, given to its pool, must not end ours.
-NO_LIMIT = 10 * 365 * 86_400
+AMQP = "amqp"
 
 
 class Permits(bootsteps.StartStopStep):
@@ -48,22 +46,38 @@ class Permits(bootsteps.StartStopStep):
 
     def __init__(self, c: Any, **options: Any) -> None:
         self.intake: Intake | None = None
+        self.loop: OwnLoop | None = None
         super().__init__(c, **options)
 
     def include_if(self, c: Any) -> bool:
         return getattr(c.controller, "beatkeeper", None) is not None
 
     def start(self, c: Any) -> None:
-        if c.hub is None:
-            logger.info("This broker has no event loop: runs are fetched from the ledger without permits")
+        runtime = c.controller.beatkeeper.runtime
+        if c.connection.transport.driver_type != AMQP:
+            logger.info("This broker carries no permits: runs are fetched from the ledger")
+        elif runtime.config.keeps_feed:
+            self.stop(c)
+            self.loop = OwnLoop()
+            self.intake = Intake(c, self.loop, runtime, FeedsChildren(runtime))
+            self.intake.start()
+            self.loop.start()
+        elif c.hub is None:
+            logger.info("This worker has no event loop: runs are fetched from the ledger without permits")
 
     def register_with_event_loop(self, c: Any, hub: Any) -> None:
         """Called for every (re)connect of the host, whose loop starts with no readers and no timers."""
+        runtime = c.controller.beatkeeper.runtime
+        if runtime.config.keeps_feed or c.connection.transport.driver_type != AMQP:
+            return
         self.stop(c)
-        self.intake = Intake(c, hub, c.controller.beatkeeper.runtime)
+        self.intake = Intake(c, hub, runtime, HostPool(c, runtime))
         self.intake.start()
 
     def stop(self, c: Any) -> None:
+        if self.loop is not None:
+            self.loop.close()
+            self.loop = None
         if self.intake is not None:
             self.intake.close()
             self.intake = None
@@ -93,28 +107,30 @@ class Kept(NamedTuple):
 
 
 class Intake:
-    def __init__(self, c: Any, hub: Any, runtime: Runtime) -> None:
-        self.c, self.hub, self.runtime = c, hub, runtime
+    def __init__(self, c: Any, hub: Any, runtime: Runtime, admission: Admission) -> None:
+        self.c, self.hub, self.runtime, self.admission = c, hub, runtime, admission
         self.connection: Any = None
         # Whether permits are acked early -> their consumer, on a channel of its own.
         self.consumers: dict[bool, Any] = {}
         self.counts_each = True
         self.kept: deque[Kept] = deque()
-        self.running: dict[Any, float] = {}
         self.consuming: set[str] = set()
         self._search: Search | None = None
         self._asked_for: set[str] = set()
-        self._entry: Any = None
-        self._answer = -1
+        self._entries: list[Any] = []
+        self._answer = self._served = -1
         self._look_at = self._connect_at = self._beat_at = 0.0
         self._pause = 1.0
 
     def start(self) -> None:
-        self._entry = self.hub.timer.call_repeatedly(TICK, self.tick)
+        every = self.hub.timer.call_repeatedly
+        self._entries.append(every(TICK, self.tick))
+        if self.admission.look_every is not None:
+            self._entries.append(every(self.admission.look_every, self.pump))
 
     def close(self) -> None:
-        if self._entry is not None:
-            self._entry.cancel()
+        for entry in self._entries:
+            entry.cancel()
         self._drop_connection()
 
     def tick(self) -> None:
@@ -125,6 +141,7 @@ class Intake:
             self._broken(error)
 
     def _tick(self, now: float) -> None:
+        self.runtime.table.looped()
         self._take_found()
         if self.runtime.table.draining:
             self._give_up_kept(now - KEPT_SECONDS)
@@ -133,9 +150,9 @@ class Intake:
             return
         self._look_for_queues(now)
         self._keep_alive(now)
-        self._ack_long_ones(now)
-        self._replace_lost_children()
+        self.admission.look_after()
         self.pump()
+        self._serve_named()
         self._give_up_kept(now)
 
     # Finding queues.
@@ -276,50 +293,24 @@ class Intake:
 
     def pump(self) -> None:
         try:
-            while self.kept and self.room() > 0:
+            while self.kept and self.admission.room() > 0:
                 kept = self.kept.popleft()
-                self._let_in(kept.message)
+                self.admission.let_in(kept.message, partial(self._over, kept.message))
                 if kept.acked_early:
                     ack(kept.message)
         except Exception as error:
             self._broken(error)
 
-    def room(self) -> int:
-        self.running = {
-            request: since
-            for request, since in self.running.items()
-            if request in worker_state.reserved_requests
-        }
-        foreign = sum(1 for request in list(worker_state.active_requests) if request.name != NAME)
-        return self.runtime.table.size - len(self.running) - foreign
+    def _over(self, message: Any) -> None:
+        ack(message)
+        self.hub.call_soon(self.pump)
 
-    def _let_in(self, message: Any) -> None:
-        """Through the host's own strategy, so that custom requests, pools and events see it like any task."""
-        if self.c.controller.time_limit or self.c.controller.soft_time_limit:
-            message.headers["timelimit"] = [NO_LIMIT, NO_LIMIT]
-
-        def settle(*_arguments: Any) -> None:
-            ack(message)
-            self.hub.call_soon(self.pump)
-
-        self.c.strategies[NAME](message, None, settle, settle, [self._let_in_as])
-
-    def _let_in_as(self, request: Any) -> None:
-        self.running[request] = time.monotonic()
-
-    def _ack_long_ones(self, now: float) -> None:
-        """A permit must not grow as old as its run: the broker would end the channel (consumer time-out)."""
-        for request, since in self.running.items():
-            if now - since > ACKED_AFTER and not request.acknowledged:
-                request.acknowledge()
-
-    def _replace_lost_children(self) -> None:
-        """The pool itself looks after its children every five seconds; so long the next attempt would wait."""
-        lost = [request for request in self.running if is_lost(request)]
-        if lost:
-            self.c.pool.maintain_pool()
-        for request in lost:
-            del self.running[request]
+    def _serve_named(self) -> None:
+        """Runs wait that no permit brought here: what the last answer said is acted on once."""
+        answer = self.runtime.table.answer
+        if answer != self._served:
+            self._served = answer
+            self.admission.bring(self.runtime.work())
 
     def _give_up_kept(self, now: float) -> None:
         """No slot became free: the heartbeat brings somebody to the run, so the permit has done its work."""
@@ -329,12 +320,6 @@ class Intake:
 
 def is_quorum(queue: str) -> bool:
     return queue.rpartition(".")[2].startswith(QUORUM)
-
-
-def is_lost(request: Any) -> bool:
-    """The child that worked on it died."""
-    pid = getattr(request, "worker_pid", None)
-    return pid is not None and not processes.alive(pid, processes.started(pid))
 
 
 def ack(message: Any) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import parse_qsl, urlsplit
 
+from .doorbell import Doorbell
 from .ledger import Lane, Ledger
 from .log_store import LogStore, log_store
 from .slots import SlotTable
@@ -45,6 +46,8 @@ class Config:
     fed: bool = False
     # How `feed --attached` finds the app again; empty: it cannot.
     app: str = ""
+    # The worker's own pool cannot stop a body, so all of them run in children of a feed that it keeps.
+    keeps_feed: bool = False
     declarations: Sequence[dict[str, Any]] = field(default_factory=tuple)
 
     def __repr__(self) -> str:
@@ -70,6 +73,7 @@ class Runtime:
         table = SlotTable.create(folder, config.slots)
         table.parent = os.getpid()
         (folder / "spool").mkdir(mode=0o700)
+        Doorbell.create(folder)
         return cls(folder, config)
 
     def ledger(self) -> Ledger:

@@ -53,7 +53,8 @@ READ_TRIES = 50
     H_GUARD_STARTED,
     H_BEAT,
     H_TICKED_AT,
-) = range(15)
+    H_LOOPED_AT,
+) = range(16)
 
 # Words of a slot. The owner writes all but the last group, which is the guard's.
 (
@@ -183,6 +184,14 @@ class SlotTable:
 
     def ticked(self) -> None:
         self._floats[H_TICKED_AT] = processes.boottime()
+
+    @property
+    def looped_at(self) -> float:
+        """When the worker's event loop last looked for permits; boot time, 0: it never did."""
+        return self._floats[H_LOOPED_AT]
+
+    def looped(self) -> None:
+        self._floats[H_LOOPED_AT] = processes.boottime()
 
     @property
     def draining(self) -> bool:

@@ -4,6 +4,7 @@ the host's own tasks, so that the platform sees what is really free."""
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
@@ -12,8 +13,10 @@ from celery import bootsteps, signals
 from celery.concurrency import prefork, solo
 
 from .guarded import GuardedWorker
+from .hand import Hand
 from .permit_task import NAME
-from .slots import FOREIGN
+from .permits import AMQP
+from .slots import FOREIGN, SlotTable
 from .work import Workbench
 
 if TYPE_CHECKING:
@@ -23,6 +26,9 @@ logger = logging.getLogger(__name__)
 
 # A guard that died is missed as long as this and its start: both lie before the fence.
 KEEP_INTERVAL = 0.2
+# Nobody can end what runs in these; greenlets and threads are many, and their runs are processes each.
+IN_PROCESS = tuple(f"celery.concurrency.{name}" for name in ("thread", "gevent", "eventlet"))
+FEWEST_SLOTS, SLOTS_PER_CPU = 8, 4
 
 
 class GuardedPool(bootsteps.StartStopStep):
@@ -36,14 +42,19 @@ class GuardedPool(bootsteps.StartStopStep):
         from .app import keeper_of
 
         keeper = keeper_of(w.app)
-        refusal = why_not(w, keeper.ledger_url)
-        if not refusal:
-            try:
-                config = keeper.config(w.hostname, slots_of(w), fed=False, app_path=path_of(w.app))
+        try:
+            if not (refusal := why_not(w, keeper.ledger_url)):
+                config = keeper.config(
+                    w.hostname,
+                    keeper.slots or slots_of(w) if in_process(w) else slots_of(w),
+                    fed=in_process(w) and not carries_permits(w.app),
+                    app_path=path_of(w.app),
+                    keeps_feed=in_process(w),
+                )
                 self.guarded = w.beatkeeper = GuardedWorker(keeper.spool_folder, config)
-            except (OSError, ValueError) as error:
-                # The host's own tasks do not depend on us.
-                refusal = str(error)
+        except (OSError, ValueError) as error:
+            # The host's own tasks do not depend on us.
+            refusal = str(error)
         if refusal:
             logger.error("Beatkeeper takes no runs in this worker: %s", refusal)
         return not refusal
@@ -53,7 +64,9 @@ class GuardedPool(bootsteps.StartStopStep):
 
         keeper = keeper_of(w.app)
         keep_quiet_of_permits()
-        self.occupancy = Occupancy(keeper.work_in(self.guarded.runtime))
+        bench = keeper.work_in(self.guarded.runtime)
+        self.shared = SharedOccupancy(self.guarded.runtime.table, w.concurrency) if in_process(w) else None
+        self.occupancy = self.shared or Occupancy(bench)
         # Nobody may set it for us: a default rate limit or time limit of the host's is for the host's tasks.
         task = w.app.tasks[NAME]
         task.rate_limit = task.time_limit = task.soft_time_limit = None
@@ -69,8 +82,11 @@ class GuardedPool(bootsteps.StartStopStep):
         while not self._left.is_set():
             try:
                 self.guarded.keep_guard()
+                if self.shared is not None:
+                    self.guarded.keep_feed()
+                    self.shared.settle()
             except OSError:
-                logger.exception("The guard cannot be started")
+                logger.exception("The guard or the feed cannot be started")
             self._left.wait(KEEP_INTERVAL)
 
     def on_shutting_down(self, **_options: Any) -> None:
@@ -79,6 +95,9 @@ class GuardedPool(bootsteps.StartStopStep):
     def on_shutdown(self, **_options: Any) -> None:
         """After the pool is empty, so that results of its last runs are told too."""
         if not self._left.is_set():
+            self.guarded.drain()
+            # The thread that keeps the feed must outlive it.
+            self.guarded.wait_for_feed()
             self._left.set()
             self.guarded.leave()
 
@@ -107,6 +126,45 @@ class Occupancy:
             self.bench.release_slot()
 
 
+class SharedOccupancy:
+    """Of a pool whose tasks all run in this one process. They use the places that no run may have first, and
+    beyond those take a slot each, if one is free."""
+
+    def __init__(self, table: SlotTable, places: int) -> None:
+        self._table, self._spare = table, max(0, places - table.size)
+        self._lock = threading.Lock()
+        self._tasks = 0
+        self._hands: list[Hand] = []
+        signals.task_prerun.connect(self.begins, weak=False)
+        signals.task_postrun.connect(self.ends, weak=False)
+
+    def begins(self, sender: Any = None, **_options: Any) -> None:
+        self._counted(sender, 1)
+
+    def ends(self, sender: Any = None, **_options: Any) -> None:
+        self._counted(sender, -1)
+
+    def _counted(self, sender: Any, change: int) -> None:
+        # An eager task runs inside another one.
+        if not sender.request.is_eager:
+            with self._lock:
+                self._tasks += change
+            self.settle()
+
+    def settle(self) -> None:
+        """Locks belong to the process: only the slot's state keeps two of its threads apart."""
+        with self._lock:
+            wanted = max(0, self._tasks - self._spare)
+            while len(self._hands) > wanted:
+                self._hands.pop().release()
+            while len(self._hands) < wanted:
+                hand = Hand.take(self._table)
+                if hand is None:
+                    break
+                hand.occupy()
+                self._hands.append(hand)
+
+
 def keep_quiet_of_permits() -> None:
     """That a permit came and went says nothing; the run's own task is logged by its name."""
 
@@ -124,17 +182,38 @@ def why_not(w: Any, ledger_url: str) -> str:
     if not sys.platform.startswith("linux"):
         return "its guard needs Linux."
     if not ledger_url:
-        return "no ledger is named (set BEATKEEPER_DATABASE_URL, or Beatkeeper(app, database_url=…))."
+        return "no ledger is named (set BEATKEEPER_URL and BEATKEEPER_API_KEY, or BEATKEEPER_DATABASE_URL)."
+    if in_process(w):
+        return (
+            ""
+            if path_of(w.app)
+            else (
+                "its pool cannot stop what runs in it, so runs get processes of their own, which cannot find this app: "
+                "start the worker with -A and a module that has it, or use prefork."
+            )
+        )
     if not issubclass(w.pool_cls, (prefork.TaskPool, solo.TaskPool)):
-        return f"the pool {w.pool_cls.__module__} cannot be stopped from outside; use prefork or solo."
+        return (
+            f"the pool {w.pool_cls.__module__} is not known; use prefork, threads, gevent, eventlet or solo."
+        )
     if getattr(w, "pool_start_method", "fork") != "fork":
         return "its pool does not fork; set worker_pool_start_method to fork."
     return ""
 
 
+def in_process(w: Any) -> bool:
+    return any(base.__module__ in IN_PROCESS for base in w.pool_cls.__mro__)
+
+
+def carries_permits(app: Celery) -> bool:
+    return bool(app.connection_for_read().transport.driver_type == AMQP)
+
+
 def slots_of(w: Any) -> int:
     if issubclass(w.pool_cls, solo.TaskPool):
         return 1
+    if in_process(w):
+        return min(int(w.concurrency), max(FEWEST_SLOTS, SLOTS_PER_CPU * (os.cpu_count() or 1)))
     most = str(getattr(w, "autoscale", None) or "").strip("[]()").partition(",")[0]
     return max(int(w.concurrency), int(most) if most.isdecimal() else 0)
 

@@ -46,15 +46,6 @@ def test_solo_is_asked_to_stop_at_the_time_limit(stage: CeleryStage) -> None:
     assert worker.is_alive()
 
 
-def test_other_pools_are_refused_in_a_sentence(stage: CeleryStage) -> None:
-    worker = stage.processes.python(
-        *("celery", "-A", "tests.sample_tasks", "worker", "-P", "threads", "-Q", stage.host_queue),
-        env=stage.environment(SAMPLE_BROKER_URL=stage.broker),
-    )
-    worker.wait_for_output("use prefork or solo")
-    assert stage.ledger.workers() == {}
-
-
 def test_many_permits_make_each_run_once(stage: CeleryStage) -> None:
     stage.worker(2)
     runs = [stage.add_permitted_run("tests.succeeds", number) for number in range(80)]
