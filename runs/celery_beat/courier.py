@@ -65,7 +65,7 @@ class Courier:
         if connection.transport.driver_type == AMQP:
             options |= {"read_timeout": CONFIRM_SECONDS, "write_timeout": CONFIRM_SECONDS}
         connection.transport_options = {**(connection.transport_options or {}), **options}
-        connection.connect()
+        connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0)
         return connection
 
     def _speaks_amqp(self) -> bool:

@@ -47,19 +47,20 @@ class Tasks:
         # Of which no time can be reckoned, and why; not yet told.
         self.refused: dict[int, str] = {}
         self._slices: list[int] = []
-        self._prints: tuple[str, str] | None = None
+        # Of all schedules, when they were last read.
+        self._schedules: str | None = None
         self._heap: list[tuple[datetime, int, int]] = []
 
     def hold(self, slices: Collection[int]) -> None:
+        """Tasks of other slices are somebody else's from now on."""
         self._slices = sorted(slices)
-        self._prints = None
 
     def glance(self) -> int:
-        """How many tasks were read anew: those that anybody changed since the last time."""
-        prints = rows(self.connection, "celery_prints", {"slices": self._slices})[0]
-        if prints == self._prints:
+        """How many tasks were read anew: those that anybody else has changed since the last time."""
+        *numbers, schedules = rows(self.connection, "celery_prints", {"slices": self._slices})[0]
+        schedules_changed = schedules != self._schedules
+        if not schedules_changed and numbers == self._numbers():
             return 0
-        schedules_changed = self._prints is None or self._prints[1] != prints[1]
         versions = dict(rows(self.connection, "celery_versions", {"slices": self._slices}))
         for gone in self.known.keys() - versions.keys():
             del self.known[gone]
@@ -71,8 +72,28 @@ class Tasks:
         for start in range(0, len(wanted), MOST_READ_AT_ONCE):
             for task in read_tasks(self.connection, wanted[start : start + MOST_READ_AT_ONCE]):
                 self.take(task)
-        self._prints = prints
+        self._schedules = schedules
+        self._forget_stale()
         return len(wanted)
+
+    def _forget_stale(self) -> None:
+        """Of rows that are edited over and over, long before they are due."""
+        if len(self._heap) > 2 * len(self.known) + MOST_READ_AT_ONCE:
+            self._heap = [entry for entry in self._heap if self._is_current(*entry)]
+            heapq.heapify(self._heap)
+
+    def _is_current(self, _: datetime, task_id: int, version: int) -> bool:
+        task = self.known.get(task_id)
+        return task is not None and task.version == version
+
+    def _numbers(self) -> list[int]:
+        """As celery_prints reckons them, of what is known."""
+        known = self.known.values()
+        return [
+            len(known),
+            sum(task.id for task in known),
+            sum(task.id * task.version for task in known),
+        ]
 
     def take(self, task: Task, until: datetime | None = None) -> None:
         """As it is now; what was known of it counts no more. `until` then there is nothing to decide about it."""
@@ -91,10 +112,9 @@ class Tasks:
         """Those to decide about now, the one that waits longest first; each is to be taken again."""
         found: dict[int, Task] = {}
         while self._heap and self._heap[0][0] <= now and len(found) < most:
-            _, task_id, version = heapq.heappop(self._heap)
-            task = self.known.get(task_id)
-            if task is not None and task.version == version:
-                found[task_id] = task
+            entry = heapq.heappop(self._heap)
+            if self._is_current(*entry):
+                found[entry[1]] = self.known[entry[1]]
         return list(found.values())
 
     def next_at(self) -> datetime | None:

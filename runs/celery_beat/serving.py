@@ -56,10 +56,10 @@ class Serving(Holding):
             self._glanced_at = self._opened_at = 0.0
         self._glance()
         now = self.now()
+        self._forget(now)
         own, others = self._open()
         due = self._waits_until(now) <= 0
         if not (own or others or due):
-            self._forget(now)
             return self._pause(now)
         if not self.courier.is_ready():
             return BROKER_SECONDS
@@ -171,7 +171,7 @@ class Serving(Holding):
         return FiringState.UNKNOWN, f"{MAYBE_LOST}{why}"
 
     def _forget(self, now: datetime) -> None:
-        """Only by one scheduler, and only while there is nothing else to do."""
+        """By one scheduler, some at a time."""
         if 0 not in self.slices.held or time.monotonic() - self._forgot_at < FORGET_SECONDS:
             return
         if self.firings.forget(now - timedelta(days=self.source.keep_days)) == 0:

@@ -31,14 +31,19 @@ CREATE INDEX IF NOT EXISTS celery_firing_open_idx ON beatkeeper_celery_firing (t
 CREATE INDEX IF NOT EXISTS celery_firing_planned_idx ON beatkeeper_celery_firing (planned_at DESC);
 
 -- name: celery_prints
--- A few numbers that differ after any change of the tasks of these slices, or of any schedule: a new row version has
--- a higher xmin, and a row that takes another's place another id. Nobody has to tell us of an edit.
-SELECT (SELECT ROW(count(*), sum(id), sum(id * xmin::text::bigint))::text
-        FROM django_celery_beat_periodictask WHERE id %% 16 = ANY (%(slices)s)),
-       (SELECT ROW(count(*), sum(id), sum(id * xmin::text::bigint))::text FROM django_celery_beat_intervalschedule)
-    || (SELECT ROW(count(*), sum(id), sum(id * xmin::text::bigint))::text FROM django_celery_beat_crontabschedule)
-    || (SELECT ROW(count(*), sum(id), sum(id * xmin::text::bigint))::text FROM django_celery_beat_solarschedule)
-    || (SELECT ROW(count(*), sum(id), sum(id * xmin::text::bigint))::text FROM django_celery_beat_clockedschedule);
+-- A few numbers that differ after any change of the tasks of these slices, and words that do so for any schedule: a new
+-- row version has a higher xmin, and a row that takes another's place another id. Nobody has to tell us of an edit.
+SELECT tasks.*, every.print || cron.print || solar.print || clocked.print
+FROM (SELECT count(*), coalesce(sum(id), 0), coalesce(sum(id * xmin::text::bigint), 0)
+      FROM django_celery_beat_periodictask WHERE id %% 16 = ANY (%(slices)s)) tasks,
+     (SELECT ROW(count(*), sum(id), sum(id * xmin::text::bigint))::text AS print
+      FROM django_celery_beat_intervalschedule) every,
+     (SELECT ROW(count(*), sum(id), sum(id * xmin::text::bigint))::text AS print
+      FROM django_celery_beat_crontabschedule) cron,
+     (SELECT ROW(count(*), sum(id), sum(id * xmin::text::bigint))::text AS print
+      FROM django_celery_beat_solarschedule) solar,
+     (SELECT ROW(count(*), sum(id), sum(id * xmin::text::bigint))::text AS print
+      FROM django_celery_beat_clockedschedule) clocked;
 
 -- name: celery_versions
 SELECT id, xmin::text::bigint FROM django_celery_beat_periodictask WHERE id %% 16 = ANY (%(slices)s);

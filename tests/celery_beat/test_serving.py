@@ -1,0 +1,321 @@
+"""Passes over another code base's rows, with a courier that notes what it is given, or fails as a test wants it to."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
+from typing import Any
+from uuid import UUID
+
+import pytest
+from celery import Celery
+
+from runs.celery_beat import rows as rows_module
+from runs.celery_beat.courier import Away, Undelivered, Unsendable
+from runs.celery_beat.serving import Serving
+from runs.celery_beat.source import Source
+from runs.slices import LockSession
+from tests.celery_beat.rows import HOUR, add, interval, now
+from tests.celery_beat.theirs import Theirs
+from tests.waiting import wait_until
+
+UTC = timezone.utc
+
+
+class Killed(BaseException):
+    """The process is gone at this point."""
+
+
+class Notes:
+    """A broker and the way to it."""
+
+    def __init__(self) -> None:
+        self.app = Celery("theirs", set_as_current=False)
+        self.ready = True
+        self.sent: list[Any] = []
+        # Raised instead of sending, or once it is sent.
+        self.before: BaseException | None = None
+        self.after: BaseException | None = None
+
+    def is_ready(self) -> bool:
+        return self.ready
+
+    def send(self, message: Any) -> None:
+        if self.before is not None:
+            raise self.before
+        self.sent.append(message)
+        if self.after is not None:
+            raise self.after
+
+    def close(self) -> None:
+        self.ready = False
+
+    @property
+    def names(self) -> list[str]:
+        return [message.name for message in self.sent]
+
+
+class Scheduler:
+    def __init__(self, theirs: Theirs, session: LockSession, notes: Notes, **source: Any) -> None:
+        self.theirs, self.notes = theirs, notes
+        self.work = Serving(session, Source(theirs.url, notes.app, **source), notes)  # type: ignore[arg-type]
+
+    def passes(self, count: int = 3) -> None:
+        """With all clocks of the loop run down: the next pass does all that any pass does."""
+        for _ in range(count):
+            self.work._balanced_at = self.work._glanced_at = self.work._opened_at = self.work._forgot_at = 0.0
+            self.work.step()
+
+
+@contextmanager
+def scheduler(theirs: Theirs, notes: Notes, **source: Any) -> Iterator[Scheduler]:
+    with LockSession(theirs.url, "a scheduler") as session:
+        yield Scheduler(theirs, session, notes, **source)
+
+
+@pytest.fixture
+def notes() -> Notes:
+    return Notes()
+
+
+@pytest.fixture
+def one(theirs: Theirs, notes: Notes) -> Iterator[Scheduler]:
+    with scheduler(theirs, notes) as made:
+        yield made
+
+
+def test_what_is_due_is_sent_once(one: Scheduler, theirs: Theirs, notes: Notes) -> None:
+    add(theirs, "settle", args="[7]")
+    add(theirs, "not yet", last_run_at=now(theirs))
+    one.passes()
+    (message,) = notes.sent
+    assert (message.name, message.task, message.args) == ("settle", "their.witness", "[7]")
+    (firing,) = theirs.firings()
+    assert firing["state"] == "sent" and firing["message_id"] == message.message_id
+
+
+def test_an_edit_by_whatever_way_is_seen_by_the_next_glance(
+    one: Scheduler, theirs: Theirs, notes: Notes
+) -> None:
+    first = add(theirs, "first", last_run_at=now(theirs))
+    gone = add(theirs, "gone", last_run_at=now(theirs))
+    one.passes()
+    assert notes.sent == []
+    theirs.rows("DELETE FROM django_celery_beat_periodictask WHERE id = %s", [gone])
+    add(theirs, "new", id=gone + 16)
+    one.passes()
+    assert notes.names == ["new"]
+    theirs.rows("UPDATE django_celery_beat_intervalschedule SET every = 1")
+    theirs.rows(
+        "UPDATE django_celery_beat_periodictask SET last_run_at = now() - interval '10 s' WHERE id = %s",
+        [first],
+    )
+    one.passes(1)
+    assert "first" in notes.names
+    theirs.rows("UPDATE django_celery_beat_periodictask SET enabled = false")
+    one.passes()
+    notes.sent.clear()
+    one.passes()
+    assert notes.sent == []
+
+
+def test_an_edit_of_a_schedule_alone_is_seen(one: Scheduler, theirs: Theirs, notes: Notes) -> None:
+    every = interval(theirs, 7200)
+    add(theirs, "settle", interval_id=every)
+    one.passes()
+    assert notes.sent == []
+    theirs.rows("UPDATE django_celery_beat_intervalschedule SET every = 3600 WHERE id = %s", [every])
+    one.passes()
+    assert notes.names == ["settle"]
+
+
+def test_while_nobody_edits_no_row_is_read(
+    one: Scheduler, theirs: Theirs, notes: Notes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(theirs, "settle", interval_id=interval(theirs, 1))
+    one.passes()
+    monkeypatch.setattr(rows_module, "read_tasks", None)
+
+    def sent_again() -> bool:
+        one.passes(1)
+        return len(notes.sent) > 2
+
+    wait_until(sent_again, 20, "two further firings, which are changes of our own")
+
+
+def test_a_row_that_cannot_be_reckoned_is_told_and_the_others_go_on(
+    one: Scheduler, theirs: Theirs, notes: Notes
+) -> None:
+    add(theirs, "without end", interval_id=interval(theirs, 0))
+    add(theirs, "settle")
+    one.passes()
+    assert notes.names == ["settle"]
+    refused = next(firing for firing in theirs.firings() if firing["name"] == "without end")
+    assert refused["state"] == "refused" and "1 or more" in refused["error"]
+    theirs.rows("UPDATE django_celery_beat_intervalschedule SET every = 1 WHERE every = 0")
+    one.passes()
+    assert "without end" in notes.names
+
+
+def test_a_message_that_cannot_be_made_is_told_and_the_others_go_on(
+    one: Scheduler, theirs: Theirs, notes: Notes
+) -> None:
+    add(theirs, "settle")
+    notes.before = Unsendable("its args are not JSON")
+    one.passes()
+    (firing,) = theirs.firings()
+    assert (firing["state"], firing["error"]) == ("refused", "its args are not JSON")
+
+
+def test_while_the_broker_is_away_nothing_is_claimed_and_then_the_latest_goes_once(
+    one: Scheduler, theirs: Theirs, notes: Notes
+) -> None:
+    add(theirs, "settle", interval_id=interval(theirs, 60))
+    notes.ready = False
+    one.passes()
+    assert theirs.firings() == []
+    notes.ready = True
+    one.passes()
+    (firing,) = theirs.firings()
+    assert len(notes.sent) == 1 and firing["state"] == "sent"
+    assert firing["missed_since"] is not None
+    assert now(theirs) - firing["planned_at"] < timedelta(seconds=61)
+
+
+def test_a_broker_that_leaves_before_a_message_goes_out_costs_time_only(
+    one: Scheduler, theirs: Theirs, notes: Notes
+) -> None:
+    add(theirs, "settle")
+    notes.before = Away()
+    one.passes()
+    (firing,) = theirs.firings()
+    assert (firing["state"], firing["error"]) == ("claimed", "")
+    notes.before = None
+    one.passes()
+    assert notes.names == ["settle"]
+
+
+@pytest.mark.parametrize("resend", [True, False])
+def test_a_broker_that_leaves_amid_a_message_is_told_and_goes_by_the_settings(
+    theirs: Theirs, notes: Notes, resend: bool
+) -> None:
+    with scheduler(theirs, notes, resend=resend) as one:
+        add(theirs, "settle")
+        notes.after = Undelivered("the line was cut")
+        one.passes(1)
+        notes.after = None
+        one.passes()
+    assert len(notes.sent) == (2 if resend else 1)
+    assert len({message.message_id for message in notes.sent}) == 1
+    (firing,) = theirs.firings()
+    assert firing["state"] == ("sent" if resend else "unknown") and "the line was cut" in firing["error"]
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("resend", [True, False])
+def test_a_scheduler_that_dies_over_a_message_leaves_it_to_the_next(
+    theirs: Theirs, notes: Notes, moment: str, resend: bool
+) -> None:
+    """Whether it had arrived nobody can tell: sent again it has the same id, not sent again it is told."""
+    with scheduler(theirs, notes, resend=resend) as killed:
+        add(theirs, "settle")
+        setattr(notes, moment, Killed())
+        with pytest.raises(Killed):
+            killed.passes()
+    assert [firing["state"] for firing in theirs.firings()] == ["publishing"]
+    setattr(notes, moment, None)
+    with scheduler(theirs, notes, resend=resend) as another:
+        another.passes()
+    (firing,) = theirs.firings()
+    assert firing["state"] == ("sent" if resend else "unknown") and "arrived" in firing["error"]
+    assert len(notes.sent) == (moment == "after") + resend
+    assert {message.message_id for message in notes.sent} <= {firing["message_id"]}
+
+
+def test_a_scheduler_that_dies_before_it_publishes_loses_and_doubles_nothing(
+    theirs: Theirs, notes: Notes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: Any) -> None:
+        raise Killed
+
+    with scheduler(theirs, notes, resend=False) as killed:
+        for number in range(3):
+            add(theirs, f"settle {number}")
+        monkeypatch.setattr(killed.work.firings, "publish", die)
+        with pytest.raises(Killed):
+            killed.passes()
+    assert {firing["state"] for firing in theirs.firings()} == {"claimed"}
+    with scheduler(theirs, notes, resend=False) as another:
+        another.passes()
+    assert sorted(notes.names) == ["settle 0", "settle 1", "settle 2"]
+    assert {(firing["state"], firing["error"]) for firing in theirs.firings()} == {("sent", "")}
+
+
+def test_one_that_was_stopped_amid_its_messages_sends_no_more_when_it_wakes(
+    one: Scheduler, theirs: Theirs, notes: Notes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(theirs, "settle")
+    monkeypatch.setattr("runs.celery_beat.serving.PUBLISHING_SECONDS", -1.0)
+    one.passes(1)
+    assert notes.sent == [] and [firing["state"] for firing in theirs.firings()] == ["claimed"]
+    monkeypatch.undo()
+    one.passes()
+    assert notes.names == ["settle"]
+
+
+def test_two_share_the_rows_out_and_send_each_once(theirs: Theirs, notes: Notes) -> None:
+    for number in range(40):
+        add(theirs, f"settle {number}")
+    others = Notes()
+    with scheduler(theirs, notes) as one, scheduler(theirs, others) as other:
+        for _ in range(4):
+            one.passes(1)
+            other.passes(1)
+        assert one.work.holds() == other.work.holds() == 8
+    assert len(notes.sent) + len(others.sent) == 40
+    assert len({message.message_id for message in notes.sent + others.sent}) == 40
+
+
+def test_what_runs_once_and_what_has_expired_is_switched_off(
+    one: Scheduler, theirs: Theirs, notes: Notes
+) -> None:
+    add(theirs, "once", one_off=True)
+    add(theirs, "expired", expires=now(theirs) - HOUR)
+    add(theirs, "has run", one_off=True, total_run_count=1)
+    one.passes()
+    assert notes.names == ["once"]
+    assert not any(theirs.task(name)["enabled"] for name in ("once", "expired", "has run"))
+
+
+def test_settled_firings_are_forgotten_after_the_days_that_the_settings_say(
+    theirs: Theirs, notes: Notes
+) -> None:
+    with scheduler(theirs, notes, keep_days=0.5) as one:
+        add(theirs, "settle")
+        one.passes()
+        theirs.rows(
+            "UPDATE beatkeeper_celery_firing SET planned_at = %s, claimed_at = %s",
+            [datetime(2026, 1, 1, tzinfo=UTC)] * 2,
+        )
+        one.passes(1)
+    assert theirs.firings() == []
+
+
+def test_fifty_thousand_rows_are_read_and_looked_over_within_the_time_of_a_session(
+    theirs: Theirs, notes: Notes
+) -> None:
+    every = interval(theirs, 86_400)
+    theirs.rows(
+        "INSERT INTO django_celery_beat_periodictask (name, task, args, kwargs, headers, enabled, one_off, description,"
+        " total_run_count, date_changed, last_run_at, interval_id)"
+        " SELECT 'task ' || n, 'their.witness', '[]', '{}', '{}', true, false, '', 0, now(), now(), %s"
+        " FROM generate_series(1, 50000) n",
+        [every],
+    )
+    with scheduler(theirs, notes) as one:
+        one.passes(2)
+        assert len(one.work.tasks.known) == 50_000
+        assert one.work.tasks.glance() == 0
+        add(theirs, "settle")
+        one.passes(1)
+    assert notes.names == ["settle"]
+    assert isinstance(notes.sent[0].message_id, UUID)
