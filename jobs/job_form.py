@@ -23,8 +23,8 @@ from jobs.refusals import FieldError, InvalidInput
 from jobs.schedules.on_calendar import EXCLUDE, NEXT, PREVIOUS
 from jobs.service_form import ServiceForm, choice, line, number, refusal
 from jobs.services import create_job, edit_job, edition
-from jobs.specs import BACKOFFS, DEFAULT_TIMEOUT_MS, OVERLAP_IN_WORDS
-from scheduler_project.sdk.retries import DEFAULT_RETRY
+from jobs.specs import DEFAULT_COOLDOWN, DEFAULT_TIMEOUT_MS, OVERLAP_IN_WORDS
+from scheduler_project.sdk.retries import BACKOFFS, DEFAULT_RETRY, JITTERS, NAMED_CLASSES
 
 KINDS = [
     ("cron", "Cron expression"),
@@ -55,7 +55,16 @@ PARTS = {
     "timeout": ("timeout",),
     "overlap": ("overlap",),
     "max_concurrency": ("max_concurrency",),
-    "retry": ("retry_max_attempts", "retry_backoff", "retry_base", "retry_cap"),
+    "retry": (
+        "retry_max_attempts",
+        "retry_backoff",
+        "retry_base",
+        "retry_cap",
+        "retry_jitter",
+        "retry_max_losses",
+        *(f"retry_{kind}" for kind in NAMED_CLASSES),
+    ),
+    "breaker": ("breaker_failures", "breaker_cooldown"),
     "catch_up": (
         "catch_up_policy",
         "catch_up_window",
@@ -80,6 +89,9 @@ TARGET_HELP = "<br>".join(
 EMPTY_TARGET = {"kind": "http", "method": "GET", "url": "https://"}
 INSTANT_HELP = "Such as 2026-11-18T12:00:00Z."
 DURATION_HELP = "Seconds, or such as PT30S, PT1H, P1D."
+NAMES_HELP = (
+    "Such as ValueError, payments.errors.CardDeclined, HTTP 404, HTTP 5xx, exit 3; with commas between."
+)
 
 
 class ObjectField(forms.JSONField):
@@ -155,6 +167,25 @@ class JobForm(ServiceForm):
     retry_backoff = choice(BACKOFFS, label="Back-off")
     retry_base = line(DURATION_HELP, label="First delay")
     retry_cap = line(DURATION_HELP, label="Longest delay")
+    retry_jitter = choice(
+        JITTERS, "Full: a random delay up to that, so that what failed together does not return together."
+    )
+    retry_max_losses = number(
+        "After so many lost workers the run is dead; they take nothing from its attempts. Empty: the platform's.",
+        label="Lost workers",
+    )
+    retry_permanent = line(f"Never tried again. {NAMES_HELP}", label="Permanent errors")
+    retry_transient = line(
+        f"Tried again, whatever the worker takes them for. {NAMES_HELP}", label="Transient errors"
+    )
+    retry_user = line(
+        f"Mistakes of whoever gave the input; never tried again. {NAMES_HELP}", label="User errors"
+    )
+    breaker_failures = number(
+        "After so many failures in a row, over all runs, the job's runs are held. Empty: never.",
+        label="Breaker",
+    )
+    breaker_cooldown = line(f"Then one run tries whether it works again. {DURATION_HELP}", label="Cool-down")
     catch_up_policy = choice(
         CATCH_UP_POLICIES, "What becomes of times missed in an outage.", label="Missed times"
     )
@@ -194,8 +225,9 @@ class JobForm(ServiceForm):
         if name == "schedule":
             return schedule_of(given)
         if name == "retry":
-            parts = {key: given[f"retry_{key}"] for key in ("max_attempts", "backoff", "base", "cap")}
-            return {**parts, "base": duration(parts["base"]), "cap": duration(parts["cap"])}
+            return retry_of(given)
+        if name == "breaker":
+            return breaker_of(given)
         if name == "catch_up":
             return catch_up_of(given)
         if name == "target":
@@ -209,7 +241,8 @@ class JobForm(ServiceForm):
 
 def initial(job: Job | None, spec: JobVersion | None) -> Json:
     """The form's values; of a new job the defaults that the API has too."""
-    retry = spec.retry if spec else DEFAULT_RETRY
+    retry = {**DEFAULT_RETRY, **(spec.retry if spec else {})}
+    breaker = (spec.breaker if spec else None) or {"failures": None, "cooldown": DEFAULT_COOLDOWN}
     catch_up = {**DEFAULT_MAKING_UP, **(spec.catch_up if spec else DEFAULT_CATCH_UP)}
     schedule: Json = (spec.schedule or {}) if spec else {"cron": ""}
     calendar = schedule.get("calendar", {})
@@ -235,6 +268,11 @@ def initial(job: Job | None, spec: JobVersion | None) -> Json:
         "retry_backoff": retry["backoff"],
         "retry_base": shown_duration(retry["base"]),
         "retry_cap": shown_duration(retry["cap"]),
+        "retry_jitter": retry["jitter"],
+        "retry_max_losses": retry.get("max_losses"),
+        **{f"retry_{kind}": ", ".join(retry.get(kind, ())) for kind in NAMED_CLASSES},
+        "breaker_failures": breaker["failures"],
+        "breaker_cooldown": shown_duration(breaker["cooldown"]),
         "catch_up_policy": catch_up["policy"],
         "catch_up_window": shown_duration(catch_up["window"]),
         **{f"catch_up_{name}": catch_up[name] for name in DEFAULT_MAKING_UP},
@@ -255,6 +293,22 @@ def schedule_of(given: Json) -> Json | None:
     if kind == "every":
         return {"every": duration(given["every"]), **bounds, **kept}
     return {"cron": given["cron"], "timezone": given["timezone"] or "UTC", **bounds, **kept}
+
+
+def retry_of(given: Json) -> Json:
+    parts: Json = {key: given[f"retry_{key}"] for key in (*DEFAULT_RETRY, "max_losses")}
+    names = {kind: names_in(given[f"retry_{kind}"]) for kind in NAMED_CLASSES}
+    return {**parts, **names, "base": duration(parts["base"]), "cap": duration(parts["cap"])}
+
+
+def breaker_of(given: Json) -> Json | None:
+    if given["breaker_failures"] is None:
+        return None
+    return {"failures": given["breaker_failures"], "cooldown": duration(given["breaker_cooldown"])}
+
+
+def names_in(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def catch_up_of(given: Json) -> Json:

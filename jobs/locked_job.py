@@ -93,5 +93,6 @@ def facts(job: Job, spec: JobVersion) -> Json:
         "overlap": spec.overlap,
         "catch_up": spec.catch_up,
         "retry": spec.retry,
+        "breaker": spec.breaker,
         "max_concurrency": spec.max_concurrency,
     }

@@ -42,6 +42,7 @@ VERSIONED = (
     "overlap",
     "catch_up",
     "retry",
+    "breaker",
     "max_concurrency",
     "resources",
     "calendar",
@@ -323,8 +324,8 @@ def _write_version(job: Job, values: Json, anchor: datetime) -> JobVersion:
         job=job,
         version=job.version,
         target_key=target_key(values["target"]),
-        anchor_at=anchor,
         secret_names=names_in(values["target"]),
+        anchor_at=anchor,
         created_by=current_actor().name,
         **values,
     )

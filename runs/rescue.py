@@ -16,13 +16,13 @@ from uuid import UUID
 
 from django.conf import settings
 
-from runs import overlap, transitions
+from runs import callbacks, overlap, transitions
 from runs.pace import Pace
 from runs.queries import Connection, change, rows
 from runs.sweep import SWEEP_SECONDS, Sweep, look_again
 from runs.transitions import LostAttempt
 from scheduler_project.sdk.outcomes import WORKER_LOST, stated_failure
-from scheduler_project.sdk.retries import DEAD, decide
+from scheduler_project.sdk.retries import decide, most_losses
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +76,7 @@ class Rescued:
     held_nodes: int = 0
     lost_nodes: int = 0
     lost_attempts: int = 0
+    missed_callbacks: int = 0
     released: int = 0
 
 
@@ -96,7 +97,8 @@ def rescue_once(connection: Connection, memory: RescueMemory, now: datetime) -> 
     """One pass; each step is a short transaction of its own.
 
     1. Wake what waited long enough.
-    2. Unless a brake is on: lose the nodes that kept silent for their lease, then the attempts nobody works on.
+    2. Unless a brake is on: lose the nodes that kept silent for their lease, then the attempts nobody works on and
+       those whose callback did not come.
     3. Look again at what is blocked.
     """
     done = Rescued()
@@ -106,6 +108,7 @@ def rescue_once(connection: Connection, memory: RescueMemory, now: datetime) -> 
         _lose_nodes(connection, memory, now, done)
         if memory.is_due("claims", CLAIMS_SECONDS, now):
             done.lost_attempts = _lose_claims(connection, now, memory.pace.size)
+            done.missed_callbacks = callbacks.give_up(connection, now, memory.pace.size)
     if memory.is_due("blocked", SWEEP_SECONDS, now):
         memory.sweep.begin()
         done.released = transitions.withdraw_unknown(connection, now, settings.LEASE_SECONDS)
@@ -208,9 +211,9 @@ class Claimed(NamedTuple):
 
 
 def _decide(claim: Claimed) -> LostAttempt:
-    if claim.losses + 1 >= settings.MAX_WORKER_LOSSES:
-        return LostAttempt(claim.run_id, claim.seq, DEAD, 0.0)
+    retry = json.loads(claim.retry)
+    retry["max_losses"] = most_losses(retry, settings.MAX_WORKER_LOSSES)
     epoch = datetime.fromtimestamp(0).astimezone()
     outcome = stated_failure(WORKER_LOST, "WorkerLost", LOST_LINE, epoch, epoch)
-    verdict = decide(outcome, claim.attempt, json.loads(claim.retry))
+    verdict = decide(outcome, claim.attempt, retry, losses=claim.losses)
     return LostAttempt(claim.run_id, claim.seq, verdict.state, verdict.delay)

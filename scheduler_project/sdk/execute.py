@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from .callbacks import digest_of
 from .capture import AttemptLog, captured, secrets_in
 from .hand import Hand
 from .interrupts import Interrupts
@@ -34,7 +35,7 @@ from .references import (
     strings_in,
 )
 from .retries import classified
-from .targets import Attempt, RetryAfter, TargetFailed, Targets
+from .targets import Attempt, RetryAfter, TargetFailed, Targets, WaitForCallback
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +77,11 @@ def call(attempt: Attempt, targets: Targets, interrupts: Interrupts, started_at:
     try:
         executor = targets.executor(str(attempt.target.get("kind")))
         result = interrupts.during(executor, attempt)
+    except WaitForCallback as wait:
+        digest = digest_of(attempt.callback_token)
+        return Outcome(
+            SUCCEEDED, started_at, now_utc(), callback_digest=digest, callback_timeout=wait.seconds
+        )
     except TargetFailed as failed:
         return stated_failure(
             failed.error_class,

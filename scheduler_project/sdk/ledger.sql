@@ -180,21 +180,36 @@ WITH told AS MATERIALIZED (
         %(next_states)s::text[], %(delays)s::float8[], %(outcomes)s::text[], %(results)s::jsonb[],
         %(error_classes)s::text[], %(error_types)s::text[], %(error_lines)s::text[], %(fingerprints)s::text[],
         %(exit_codes)s::int[], %(log_objects)s::text[], %(log_offsets)s::bigint[], %(log_lengths)s::bigint[],
-        %(next_inputs)s::jsonb[]
+        %(next_inputs)s::jsonb[], %(callback_digests)s::text[], %(callback_contents)s::text[]
     ) AS told (run_id, of_claim, of_worker, attempt_id, wanted_state, delay, outcome, result, error_class, error_type,
-               error_line, fingerprint, exit_code, log_object, log_offset, log_length, next_input)
+               error_line, fingerprint, exit_code, log_object, log_offset, log_length, next_input, callback_digest,
+               callback_content)
 ), mine AS MATERIALIZED (
     SELECT live.id, live.tenant_id, live.attempt, live.claim_seq, live.worker, live.state, live.claimed_at,
-           live.started_at, live.available_at, live.rank, live.gated, live.cancel_reason, told.*,
+           live.started_at, live.available_at, live.rank, live.gated, live.cancel_reason,
+           CASE WHEN live.state = 'waiting_callback' THEN live.log_object END AS call_object,
+           CASE WHEN live.state = 'waiting_callback' THEN live.log_offset END AS call_offset,
+           CASE WHEN live.state = 'waiting_callback' THEN live.log_length END AS call_length, told.*,
            CASE WHEN wanted_state <> 'succeeded' AND cancel_requested_at IS NOT NULL THEN 'cancelled'
                 ELSE wanted_state END AS next_state
     FROM told JOIN beatkeeper_live_run live ON live.id = told.run_id
-    WHERE live.claim_seq = of_claim AND live.worker = of_worker AND live.state IN ('running', 'waiting_callback')
+    WHERE live.claim_seq = of_claim AND live.worker = of_worker
+      -- What waits for its callback has no worker that could end it, only who brings the token.
+      AND (live.state = 'running' OR (live.state = 'waiting_callback' AND wanted_state <> 'waiting_callback'
+                                      AND live.callback_digest = told.callback_digest))
     ORDER BY live.id
     FOR UPDATE OF live
 ), ended AS (
     DELETE FROM beatkeeper_live_run live USING mine
-    WHERE live.id = mine.id AND mine.next_state NOT IN ('delayed', 'ready')
+    WHERE live.id = mine.id AND mine.next_state NOT IN ('delayed', 'ready', 'waiting_callback')
+), waits AS (
+    -- Worker and instant of the claim stay, for the row of the attempt.
+    UPDATE beatkeeper_live_run live
+    SET state = 'waiting_callback', callback_digest = mine.callback_digest, claim_token = NULL,
+        wake_at = clock_timestamp() + make_interval(secs => mine.delay),
+        log_object = mine.log_object, log_offset = mine.log_offset, log_length = mine.log_length
+    FROM mine
+    WHERE live.id = mine.id AND mine.next_state = 'waiting_callback'
 ), went_on AS (
     UPDATE beatkeeper_live_run live
     SET state = mine.next_state,
@@ -208,20 +223,22 @@ WITH told AS MATERIALIZED (
             clock_timestamp() + make_interval(secs => mine.delay) - live.available_at))::bigint,
         wake_at = CASE WHEN mine.next_state = 'ready' THEN NULL
                        ELSE clock_timestamp() + make_interval(secs => mine.delay) END,
-        worker = NULL, claim_token = NULL, claimed_at = NULL, queued_at = NULL
+        worker = NULL, claim_token = NULL, claimed_at = NULL, queued_at = NULL, callback_digest = NULL
     FROM mine
     WHERE live.id = mine.id AND mine.next_state IN ('delayed', 'ready')
 ), noted AS (
     INSERT INTO beatkeeper_attempt
         (id, run_id, tenant_id, number, claim_seq, worker, worker_name, started_at, finished_at, outcome, next_state,
-         error_class, error_type, error_line, fingerprint, exit_code, log_object, log_offset, log_length)
+         error_class, error_type, error_line, fingerprint, exit_code, log_object, log_offset, log_length,
+         callback_digest, callback_content)
     SELECT mine.attempt_id, mine.id, mine.tenant_id, mine.attempt, mine.claim_seq, mine.worker,
            coalesce((SELECT name FROM beatkeeper_worker_node WHERE incarnation = mine.worker), ''),
            mine.claimed_at, clock_timestamp(),
            CASE WHEN mine.next_state = 'cancelled' THEN 'cancelled' ELSE mine.outcome END, mine.next_state,
            mine.error_class, mine.error_type, mine.error_line, mine.fingerprint, mine.exit_code,
-           mine.log_object, mine.log_offset, mine.log_length
-    FROM mine
+           coalesce(mine.call_object, mine.log_object), coalesce(mine.call_offset, mine.log_offset),
+           coalesce(mine.call_length, mine.log_length), mine.callback_digest, mine.callback_content
+    FROM mine WHERE mine.next_state <> 'waiting_callback'
 ), finished AS (
     UPDATE beatkeeper_run run
     SET state = mine.next_state, ended_from = mine.state, attempts = mine.attempt, started_at = mine.started_at,
@@ -229,10 +246,12 @@ WITH told AS MATERIALIZED (
         reason = CASE WHEN mine.next_state = 'cancelled' THEN mine.cancel_reason ELSE '' END,
         error_class = CASE WHEN mine.next_state = 'cancelled' THEN 'cancelled' ELSE mine.error_class END,
         error_type = mine.error_type, error_line = mine.error_line, fingerprint = mine.fingerprint,
-        exit_code = mine.exit_code, log_object = mine.log_object, log_offset = mine.log_offset,
-        log_length = mine.log_length
+        exit_code = mine.exit_code, log_object = coalesce(mine.call_object, mine.log_object),
+        log_offset = coalesce(mine.call_offset, mine.log_offset),
+        log_length = coalesce(mine.call_length, mine.log_length)
     FROM mine
-    WHERE run.id = mine.id AND run.id = ANY (%(run_ids)s::uuid[]) AND mine.next_state NOT IN ('delayed', 'ready')
+    WHERE run.id = mine.id AND run.id = ANY (%(run_ids)s::uuid[])
+      AND mine.next_state NOT IN ('delayed', 'ready', 'waiting_callback')
 )
 SELECT attempt_id, next_state, gated FROM mine;
 
@@ -242,7 +261,13 @@ SELECT attempt_id, next_state, gated FROM mine;
 SELECT attempt.id AS attempt_id, attempt.next_state
 FROM unnest(%(attempt_ids)s::uuid[], %(workers)s::uuid[], %(log_objects)s::text[]) AS told (id, worker, log_object)
 JOIN beatkeeper_attempt attempt ON attempt.id = told.id AND attempt.id = ANY (%(attempt_ids)s::uuid[])
-WHERE attempt.worker = told.worker AND (attempt.log_object <> '' OR told.log_object = '');
+WHERE attempt.worker = told.worker AND (attempt.log_object <> '' OR told.log_object = '')
+UNION ALL
+-- The answer to the call had been told: the run still waits.
+SELECT told.id, live.state
+FROM unnest(%(attempt_ids)s::uuid[], %(run_ids)s::uuid[], %(callback_digests)s::text[]) AS told (id, run_id, digest)
+JOIN beatkeeper_live_run live ON live.id = told.run_id AND live.callback_digest = told.digest
+WHERE live.state = 'waiting_callback';
 
 -- name: release_blocked
 -- As many blocked runs of a job as its limit has room for. A ready run counts in its own pool only: nobody knows when

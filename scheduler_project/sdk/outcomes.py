@@ -26,6 +26,7 @@ ERROR_CLASSES = (TRANSIENT, PERMANENT, USER, TIMEOUT, WORKER_LOST, CANCELLED)
 
 LINE_LENGTH = 500
 TYPE_LENGTH = 200
+MOST_BASES = 50
 HERE = os.path.dirname(__file__) + os.sep
 
 
@@ -69,6 +70,19 @@ class Outcome:
     result: Any = None
     retry_after: float | None = None
     log: LogPointer | None = None
+    # What a retry policy may call the error, the most specific name first.
+    names: tuple[str, ...] = ()
+    # What the next attempt is given instead of what this one was.
+    next_input: dict[str, Any] | None = None
+    # The call was accepted and its outcome follows: by whom, and within how many seconds.
+    callback_digest: str = ""
+    callback_timeout: float = 0.0
+    # Of the callback that told this outcome: its repetition is recognised by it.
+    callback_content: str = ""
+
+    @property
+    def awaited(self) -> bool:
+        return bool(self.callback_digest) and not self.callback_content
 
     @property
     def succeeded(self) -> bool:
@@ -95,19 +109,21 @@ def failure(
     error_class: str | None = None,
     retry_after: float | None = None,
     exit_code: int | None = None,
+    next_input: dict[str, Any] | None = None,
+    masked: Mask = unmasked,
 ) -> Outcome:
     return Outcome(
         FAILED,
         started_at,
         finished_at,
-    next_input: dict[str, Any] | None = None,
-    masked: Mask = unmasked,
         error_class=error_class or classify(exception),
         error_type=type_name(exception),
         error_line=first_line(masked(str(exception) or type(exception).__doc__ or "")),
         fingerprint=fingerprint(exception, masked),
         retry_after=retry_after,
         exit_code=exit_code,
+        names=names_of(exception),
+        next_input=next_input,
     )
 
 
@@ -132,6 +148,7 @@ def stated_failure(
         fingerprint=_digest([error_type, without_numbers(first_line(line))]),
         exit_code=exit_code,
         retry_after=retry_after,
+        names=stated_names(error_type),
     )
 
 
@@ -150,6 +167,21 @@ def stopped_outcome(
         return stated_failure(TIMEOUT, "TimeLimitReached", line, started_at, finished_at, exit_code=exit_code)
     line = "The run was cancelled."
     return stated_failure(CANCELLED, "RunCancelled", line, started_at, finished_at, exit_code=exit_code)
+
+
+def names_of(exception: BaseException) -> tuple[str, ...]:
+    """Of its class and the bases of that, in the order of inheritance: each as it is written, and with its module."""
+    names: dict[str, None] = {}
+    for kind in type(exception).__mro__[:MOST_BASES]:
+        if kind is not object:
+            names[f"{kind.__module__}.{kind.__qualname__}"] = None
+            names[kind.__name__] = None
+    return tuple(name[-TYPE_LENGTH:] for name in names)
+
+
+def stated_names(error_type: str) -> tuple[str, ...]:
+    status = re.fullmatch(r"HTTP (\d)\d\d", error_type)
+    return (error_type, f"HTTP {status[1]}xx") if status else (error_type,)
 
 
 def type_name(exception: BaseException) -> str:

@@ -1,21 +1,41 @@
-"""Pure: from what came out and how often it was tried to what happens next."""
+"""Pure: from what came out and how often it was tried to what happens next.
+
+An attempt whose worker was lost says nothing of the run: it has a cap of its own (`max_losses`) and takes nothing
+from `max_attempts`. What a policy lists as permanent, transient or user decides how a failure counts, by the name of
+the exception or of one of its bases, by HTTP status or by exit code; the most specific name wins.
+"""
 
 from __future__ import annotations
 
 import math
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from .outcomes import TIMEOUT, TRANSIENT, WORKER_LOST, Outcome
+from .outcomes import PERMANENT, TIMEOUT, TRANSIENT, USER, WORKER_LOST, Outcome
 
 SUCCEEDED = "succeeded"
 DEAD = "dead"
 DELAYED = "delayed"
+WAITING_CALLBACK = "waiting_callback"
 
-DEFAULT_RETRY: Mapping[str, Any] = {"max_attempts": 4, "backoff": "exponential", "base": 10.0, "cap": 3600.0}
+BACKOFFS = ("exponential", "linear", "fixed", "immediate")
+JITTERS = ("full", "none")
+DEFAULT_RETRY: Mapping[str, Any] = {
+    "max_attempts": 4,
+    "backoff": "exponential",
+    "base": 10.0,
+    "cap": 3600.0,
+    "jitter": "full",
+}
+DEFAULT_MAX_LOSSES = 3
+MOST_ATTEMPTS = 100
+# Named in the policy; in this order where the same error is named in two ways.
+NAMED_CLASSES = (PERMANENT, USER, TRANSIENT)
 RETRIED = (TRANSIENT, TIMEOUT, WORKER_LOST)
+# Of these a policy may say something else; a cancelled run is cancelled, and a lost worker is nobody's error.
+CLASSIFIED = (TRANSIENT, PERMANENT, USER, TIMEOUT)
 # What a target asks for may be longer than our cap, but a header from outside must not park a run for years.
 LONGEST_REQUESTED_DELAY = 7 * 86_400.0
 
@@ -31,22 +51,56 @@ def decide(
     attempt: int,
     retry: Mapping[str, Any] | None,
     uniform: Callable[[float, float], float] = random.uniform,
+    *,
+    losses: int = 0,
 ) -> Verdict:
+    """`losses` of the attempts before this one ended with their worker."""
+    if outcome.awaited:
+        return Verdict(WAITING_CALLBACK, outcome.callback_timeout)
     if outcome.succeeded:
         return Verdict(SUCCEEDED)
     policy = {**DEFAULT_RETRY, **(retry or {})}
-    if outcome.error_class not in RETRIED or attempt >= int(policy["max_attempts"]):
+    if outcome.error_class == WORKER_LOST:
+        if losses + 1 >= most_losses(policy):
+            return Verdict(DEAD)
+        return Verdict(DELAYED, spread(losses + 1, policy, uniform))
+    tries = attempt - losses
+    if outcome.error_class not in RETRIED or tries >= int(policy["max_attempts"]):
         return Verdict(DEAD)
     if outcome.retry_after is not None and math.isfinite(outcome.retry_after):
         return Verdict(DELAYED, min(max(outcome.retry_after, 0.0), LONGEST_REQUESTED_DELAY))
-    return Verdict(DELAYED, uniform(0.0, longest_delay(attempt, policy)))
+    return Verdict(DELAYED, spread(tries, policy, uniform))
 
 
-def longest_delay(attempt: int, policy: Mapping[str, Any]) -> float:
+def most_losses(policy: Mapping[str, Any], default: int = DEFAULT_MAX_LOSSES) -> int:
+    """Whoever allows one attempt, and says nothing of lost workers, does not want the run to begin twice."""
+    return int(policy.get("max_losses") or (1 if policy.get("max_attempts") == 1 else default))
+
+
+def spread(tries: int, policy: Mapping[str, Any], uniform: Callable[[float, float], float]) -> float:
+    """The delay after so many tries. With jitter, runs that failed together do not come back together."""
+    longest = longest_delay(tries, policy)
+    return longest if policy["jitter"] == "none" else uniform(0.0, longest)
+
+
+def longest_delay(tries: int, policy: Mapping[str, Any]) -> float:
     base, cap = float(policy["base"]), float(policy["cap"])
+    if policy["backoff"] == "immediate":
+        return 0.0
     if policy["backoff"] == "fixed":
         return min(cap, base)
     if policy["backoff"] == "linear":
-        return min(cap, base * attempt)
+        return min(cap, base * tries)
     # Above 2**62 the cap has long won; a larger exponent would overflow the float.
-    return min(cap, base * 2.0 ** min(attempt - 1, 62))
+    return min(cap, base * 2.0 ** min(tries - 1, 62))
+
+
+def classified(outcome: Outcome, retry: Mapping[str, Any] | None) -> Outcome:
+    """With the error class that the policy gives to what was raised or stated."""
+    if outcome.error_class not in CLASSIFIED or not retry:
+        return outcome
+    for name in outcome.names:
+        for error_class in NAMED_CLASSES:
+            if name in (retry.get(error_class) or ()):
+                return replace(outcome, error_class=error_class)
+    return outcome

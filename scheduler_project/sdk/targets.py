@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from . import callbacks
 from .capture import AttemptLog
 from .hand import Hand
 from .ledger import Claim
@@ -36,11 +37,21 @@ class TargetFailed(Exception):
 
 
 class RetryAfter(Exception):
-    """The target asks to be tried again, at a time of its choice."""
+    """The target asks to be tried again, at a time of its choice, maybe with another input."""
 
-    def __init__(self, cause: BaseException, delay: float | None) -> None:
+    def __init__(
+        self, cause: BaseException, delay: float | None, next_input: dict[str, Any] | None = None
+    ) -> None:
         super().__init__(str(cause))
-        self.cause, self.delay = cause, delay
+        self.cause, self.delay, self.next_input = cause, delay, next_input
+
+
+class WaitForCallback(Exception):
+    """The target has accepted the run and tells its outcome later, by the attempt's callback token."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"the outcome follows within {seconds:g} s")
+        self.seconds = seconds
 
 
 class Attempt:
@@ -63,6 +74,10 @@ class Attempt:
     @property
     def input(self) -> dict[str, Any]:
         return self.claim.input or {}
+
+    @property
+    def callback_token(self) -> str:
+        return callbacks.token_of(self.claim.token, self.claim.run_id, self.claim.claim_seq)
 
     def body_is(self, group: int, leader_started: int) -> None:
         """The process group that is the body: time limits and cancels stop it instead of this process."""

@@ -53,7 +53,10 @@ def test_a_job_is_created_with_its_defaults(caller: Caller) -> None:
         "PT1H",
         "skip",
     )
-    assert body["retry"] == {"max_attempts": 4, "backoff": "exponential", "base": "PT10S", "cap": "PT1H"}
+    named: dict[str, list[str]] = {"permanent": [], "user": [], "transient": []}
+    delays = {"backoff": "exponential", "base": "PT10S", "cap": "PT1H", "jitter": "full"}
+    assert body["retry"] == {"max_attempts": 4, "max_losses": 3, **delays, **named}
+    assert body["breaker"] is None
     assert body["catch_up"] == {"policy": "last", "window": "P1D"}
     assert body["max_concurrency"] is None and body["tags"] == {}
 
@@ -69,7 +72,18 @@ def test_every_field_comes_back_as_it_was_given(caller: Caller) -> None:
         "timeout": "PT1M30S",
         "overlap": "allow_all",
         "catch_up": {"policy": "skip", "window": "PT1H"},
-        "retry": {"max_attempts": 1, "backoff": "fixed", "base": "PT0.5S", "cap": "PT1S"},
+        "retry": {
+            "max_attempts": 1,
+            "backoff": "fixed",
+            "base": "PT0.5S",
+            "cap": "PT1S",
+            "jitter": "none",
+            "max_losses": 2,
+            "permanent": ["HTTP 410", "payments.errors.CardDeclined"],
+            "transient": ["HTTP 404"],
+            "user": ["exit 2"],
+        },
+        "breaker": {"failures": 5, "cooldown": "PT1M"},
         "max_concurrency": 3,
         "tags": {"team": "finance"},
     }
@@ -211,6 +225,18 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("catch-up beyond the partitions", {"catch_up": {"policy": "last", "window": "P60D"}}, "catch_up.window"),
     ("retry without an attempt", {"retry": {"max_attempts": 0}}, "retry.max_attempts"),
     ("unknown back-off", {"retry": {"backoff": "never"}}, "retry.backoff"),
+    ("unknown jitter", {"retry": {"jitter": "half"}}, "retry.jitter"),
+    ("no lost worker at all", {"retry": {"max_losses": 0}}, "retry.max_losses"),
+    ("a status nobody answers", {"retry": {"permanent": ["HTTP 600"]}}, "retry.permanent"),
+    ("an error by a sentence", {"retry": {"user": ["no such card"]}}, "retry.user"),
+    ("an error of two kinds", {"retry": {"user": ["E"], "transient": ["E"]}}, "retry.transient"),
+    ("an error by number", {"retry": {"transient": [404]}}, "retry.transient"),
+    ("errors in no list", {"retry": {"transient": "HTTP 404"}}, "retry.transient"),
+    ("a breaker without a number", {"breaker": {"cooldown": "PT1M"}}, "breaker.failures"),
+    ("a breaker that never opens", {"breaker": {"failures": 0}}, "breaker.failures"),
+    ("a breaker that never cools", {"breaker": {"failures": 1, "cooldown": "P8D"}}, "breaker.cooldown"),
+    ("a breaker of another kind", {"breaker": {"failures": 1, "threshold": 2}}, "breaker.threshold"),
+    ("a breaker that is a number", {"breaker": 5}, "breaker"),
     ("cap below base", {"retry": {"base": "PT1M", "cap": "PT1S"}}, "retry.cap"),
     ("unknown field of retry", {"retry": {"attempts": 3}}, "retry.attempts"),
     ("no room at all", {"max_concurrency": 0}, "max_concurrency"),

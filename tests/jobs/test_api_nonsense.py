@@ -26,7 +26,14 @@ WHOLE: dict[str, Any] = {
     "timeout": "PT1M",
     "overlap": "skip",
     "catch_up": {"policy": "last", "window": "PT1H"},
-    "retry": {"max_attempts": 4, "backoff": "exponential", "base": "PT10S", "cap": "PT1H"},
+    "retry": {
+        "max_attempts": 4,
+        "backoff": "exponential",
+        "base": "PT10S",
+        "cap": "PT1H",
+        "permanent": ["ValueError"],
+    },
+    "breaker": {"failures": 5, "cooldown": "PT1M"},
     "max_concurrency": None,
     "tags": {"team": "payments"},
 }

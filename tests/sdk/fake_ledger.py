@@ -131,6 +131,8 @@ class FakeLedger:
             "state": "queued",
             "claim_seq": 0,
             "attempt": 0,
+            "losses": 0,
+            "input": None,
             "token": None,
             "worker": None,
             "cancel": False,
@@ -204,6 +206,9 @@ class FakeLedger:
             run.update(state=again.get(end["next"], end["next"]), token=None, worker=None)
             if end["next"] == "ready":
                 run["attempt"] -= 1
+            elif end["error_class"] == "worker_lost":
+                run["losses"] += 1
+            run["input"] = end["next_input"] or run["input"]
             return str(end["next"])
 
     @contextmanager
@@ -240,4 +245,5 @@ def _claim(run: dict[str, Any]) -> Claim:
         retry=run["retry"],
         gated=False,
         allowed_hosts=run.get("allowed_hosts", []),
+        losses=run["losses"],
     )

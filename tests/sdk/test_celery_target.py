@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 from celery import Celery, signals
-from celery.exceptions import Ignore, Reject
+from celery.exceptions import Ignore, MaxRetriesExceededError, Reject
 from kombu import Producer
 
 from scheduler_project.sdk.capture import AttemptLog
@@ -20,6 +20,7 @@ from scheduler_project.sdk.interrupts import Interrupts
 from scheduler_project.sdk.ledger import Claim
 from scheduler_project.sdk.log_store import FolderLogStore
 from scheduler_project.sdk.outcomes import Outcome, now_utc
+from scheduler_project.sdk.retries import decide
 from scheduler_project.sdk.slots import SlotTable
 from scheduler_project.sdk.targets import Attempt, Targets
 
@@ -49,6 +50,24 @@ def looks(self: Any, *args: Any, **kwargs: Any) -> str:
 @app.task(name="t.retries", bind=True, max_retries=2)
 def retries(self: Any, /, **options: Any) -> None:
     raise self.retry(exc=ValueError("later"), **options)
+
+
+@app.task(name="t.slow", bind=True, default_retry_delay=33)
+def slow(self: Any) -> None:
+    raise self.retry()
+
+
+@app.task(name="t.gives_up", bind=True)
+def gives_up(self: Any) -> str:
+    try:
+        raise self.retry()
+    except MaxRetriesExceededError:
+        return "gave up"
+
+
+@app.task(name="t.moves_on", bind=True)
+def moves_on(self: Any, *args: Any, **kwargs: Any) -> None:
+    raise self.retry(**seen["changes"])
 
 
 @app.task(name="t.auto", autoretry_for=(KeyError,), retry_backoff=3, retry_jitter=False)
@@ -166,10 +185,11 @@ def test_what_a_run_was_given_goes_before_what_its_job_says(table: Table) -> Non
     assert (seen["args"], seen["kwargs"]) == ((9,), {"a": 1, "b": 2})
 
 
-@pytest.mark.parametrize(
-    ("options", "delay"), [({"countdown": 7}, 7.0), ({}, 180.0), ({"countdown": 0}, 0.0)]
-)
-def test_retry_becomes_the_ledgers_business(table: Table, options: dict[str, Any], delay: float) -> None:
+@pytest.mark.parametrize(("options", "delay"), [({"countdown": 7}, 7.0), ({}, None), ({"countdown": 0}, 0.0)])
+def test_retry_becomes_the_ledgers_business(
+    table: Table, options: dict[str, Any], delay: float | None
+) -> None:
+    """Without a time of its own it waits as the policy of the job says."""
     outcome = table.call("t.retries", kwargs=options)
     assert (outcome.error_class, outcome.error_type, outcome.error_line) == (
         "transient",
@@ -197,9 +217,74 @@ def test_retry_at_a_time_is_a_delay(table: Table) -> None:
     assert delay is not None and 85 < delay <= 90
 
 
-def test_out_of_retries_the_exception_itself_comes_out(table: Table) -> None:
-    outcome = table.call("t.retries", attempt=3, kwargs={"countdown": 7})
-    assert (outcome.error_type, outcome.retry_after) == ("ValueError", None)
+def test_a_delay_that_the_task_has_set_is_its_own(table: Table) -> None:
+    assert table.call("t.slow").retry_after == 33.0
+
+
+@pytest.mark.parametrize(
+    ("attempt", "most", "asks"), [(3, 4, True), (4, 4, False), (3, 3, False), (9, 10, True)]
+)
+def test_the_policy_of_the_job_is_the_tasks_limit(table: Table, attempt: int, most: int, asks: bool) -> None:
+    """Its own max_retries is 2. On its last attempt the exception itself comes out, as from a plain worker."""
+    outcome = table.call("t.retries", attempt=attempt, retry={"max_attempts": most}, kwargs={"countdown": 7})
+    assert outcome.error_type == "ValueError"
+    assert (outcome.retry_after == 7.0) is asks
+    assert (decide(outcome, attempt, {"max_attempts": most}).state == "delayed") is asks
+
+
+def test_a_task_may_act_on_its_last_attempt(table: Table) -> None:
+    retry = {"max_attempts": 2}
+    assert table.call("t.gives_up", attempt=1, retry=retry).error_class == "transient"
+    assert table.call("t.gives_up", attempt=2, retry=retry).result == "gave up"
+
+
+def test_attempts_that_ended_with_their_worker_are_none_of_the_tasks(table: Table) -> None:
+    table.call("t.looks", 1, attempt=3, losses=2)
+    assert seen["retries"] == 0
+
+
+def test_a_limit_given_to_one_call_is_for_that_call(table: Table) -> None:
+    """Beyond it the exception comes out, and the policy of the job decides."""
+    limited = table.call("t.retries", attempt=3, kwargs={"countdown": 7, "max_retries": 1})
+    assert (limited.error_class, limited.retry_after) == ("transient", None)
+    assert table.call("t.retries", attempt=3, kwargs={"countdown": 7}).retry_after == 7.0
+
+
+def test_autoretry_gives_up_with_the_policy_not_before(table: Table) -> None:
+    outcome = table.call("t.auto", attempt=6, retry={"max_attempts": 9})
+    assert outcome.retry_after == 3.0 * 2**5
+
+
+@pytest.mark.parametrize(
+    ("changes", "args", "kwargs"),
+    [
+        ({"args": [2, 3]}, [2, 3], {"b": 1}),
+        ({"kwargs": {"c": 5}}, [1], {"c": 5}),
+        ({"args": [], "kwargs": {}}, [], {}),
+    ],
+)
+def test_the_next_attempt_gets_what_retry_was_given(
+    table: Table, changes: dict[str, Any], args: list[Any], kwargs: dict[str, Any]
+) -> None:
+    seen["changes"] = changes
+    outcome = table.call("t.moves_on", 1, kwargs={"b": 1})
+    assert outcome.error_class == "transient"
+    table.call("t.looks", 1, kwargs={"b": 1}, input=outcome.next_input)
+    assert (list(seen["args"]), seen["kwargs"]) == (args, kwargs)
+
+
+def test_the_same_arguments_are_no_news(table: Table) -> None:
+    seen["changes"] = {"args": (1,), "kwargs": {"b": 1}}
+    assert table.call("t.moves_on", 1, kwargs={"b": 1}).next_input is None
+    assert table.call("t.retries", kwargs={"countdown": 1}).next_input is None
+
+
+@pytest.mark.parametrize("value", [object(), float("nan"), "x" * 70_000, {1, 2}])
+def test_what_cannot_be_kept_for_the_next_attempt_is_the_users_error(table: Table, value: Any) -> None:
+    seen["changes"] = {"args": [value]}
+    outcome = table.call("t.moves_on", 1)
+    assert (outcome.error_class, outcome.error_type) == ("user", "BadArguments")
+    assert "self.retry" in str(outcome.error_line)
 
 
 def test_autoretry_backs_off_by_attempt(table: Table) -> None:
@@ -274,7 +359,10 @@ def test_signals_see_the_target_by_its_own_name(table: Table) -> None:
 
 def test_afterwards_the_task_is_as_before(table: Table) -> None:
     table.call("t.retries")
-    assert "signature_from_request" not in vars(app.tasks["t.retries"])
+    own = vars(app.tasks["t.retries"])
+    assert not {"signature_from_request", "override_max_retries"} & set(own)
+    assert own.get("max_retries", type(app.tasks["t.retries"]).max_retries) == 2
+    assert app.tasks["t.retries"].default_retry_delay == 180
 
 
 @pytest.mark.parametrize("result", [object(), float("nan"), {"a": "\x00"}, "\ud800", "x" * 20_000, {1, 2}])
