@@ -49,6 +49,7 @@ from scheduler_project.sdk.wire import End
 NO_JOB = UUID(int=0)
 # The last line, which says that the log ends there, comes on top.
 LARGEST_LOG = MAX_BYTES + 64 * 1024
+HIGHEST_CLAIM_SEQ = 2**31 - 1
 MOST_SLOTS = 10_000
 MOST_HELD = 20_000
 MOST_TARGETS = 5_000
@@ -163,7 +164,9 @@ class RemoteLedger(PostgresLedger):
                 "wanted.most", f"{wanted.most} is out of range", f"1 to {MOST_CLAIMS}", "out_of_range"
             )
         if wanted.token.int % 256 + wanted.most > 256:
-            raise refused("wanted.token", "leaves no room for the tokens of a batch", "let its last byte be zero")
+            raise refused(
+                "wanted.token", "leaves no room for the tokens of a batch", "let its last byte be zero"
+            )
         _refuse_many("wanted.known", wanted.known, MOST_TARGETS)
         if not self._owned([wanted.incarnation]):
             return None
@@ -252,6 +255,8 @@ def check_member(member: bytes, field: str) -> None:
 
 def _check(end: End, at: str) -> None:
     outcome, verdict = end.outcome, end.verdict
+    if not 0 < end.claim_seq <= HIGHEST_CLAIM_SEQ:
+        raise refused(f"{at}.claim_seq", f"{end.claim_seq} is out of range", code="out_of_range")
     if verdict.state not in NEXT_STATES.get(outcome.kind, ()):
         raise refused(f"{at}.verdict.state", f"{verdict.state[:40]!r} does not follow {outcome.kind[:40]!r}")
     if not 0.0 <= verdict.delay <= LONGEST_DELAY:

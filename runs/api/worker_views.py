@@ -20,14 +20,13 @@ from jobs.input_checks import refused
 from jobs.refusals import Missing
 from runs import run_logs
 from runs.api import worker_schema as schema
-from runs.remote_ledger import LARGEST_LOG, RemoteLedger, check_member
+from runs.remote_ledger import HIGHEST_CLAIM_SEQ, LARGEST_LOG, RemoteLedger, check_member
 from scheduler_project.sdk import https, wire
 from scheduler_project.sdk.ledger import Beat, WorkerInfo
 
 T = TypeVar("T")
 
 LARGEST_CHUNK = 1024 * 1024
-HIGHEST_CLAIM_SEQ = 2**31 - 1
 
 
 class BodyTooLarge(APIException):
@@ -136,7 +135,7 @@ class FinishedLog(WorkerView):
     @schema.keep_log
     def put(self, request: Request, run_id: str, claim_seq: str) -> Response:
         run, seq, incarnation = read_claim(request, run_id, claim_seq)
-        member: bytes = request.data
+        member = body_of(request)
         check_member(member, "body")
         return answer(self.ledger(request).keep_log(run, seq, incarnation, member))
 
@@ -148,7 +147,7 @@ class OpenLog(WorkerView):
     def post(self, request: Request, run_id: str, claim_seq: str) -> Response:
         run, seq, incarnation = read_claim(request, run_id, claim_seq)
         offset = read_number(request.query_params.get("offset", ""), "offset", LARGEST_LOG)
-        lines: bytes = request.data
+        lines = body_of(request)
         if offset + len(lines) > LARGEST_LOG:
             raise BodyTooLarge(LARGEST_LOG)
         return answer(self.ledger(request).append_log(run, seq, incarnation, offset, lines))
@@ -160,6 +159,11 @@ def answer(value: object) -> Response:
 
 def read(kind: type[T], request: Request) -> T:
     return wire.unpacked(kind, request.data)
+
+
+def body_of(request: Request) -> bytes:
+    # Without a body no parser is asked.
+    return request.data if isinstance(request.data, bytes) else b""
 
 
 def read_claim(request: Request, run_id: str, claim_seq: str) -> tuple[UUID, int, UUID]:

@@ -156,7 +156,7 @@ class HttpsLedger:
         except KeyRefused:
             raise
         except LedgerRefused:
-            if len(declarations) == 1:
+            if len(declarations) <= 1:
                 raise
             refused = [error for one in declarations if (error := self._refused(pool, tenant, one))]
             if refused:

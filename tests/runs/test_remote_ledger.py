@@ -1,0 +1,545 @@
+"""What only the ledger over HTTPS has to hold: whose key it is, answers that are lost, logs that are brought."""
+
+import gzip
+import http.client
+import json
+import os
+import socket
+import ssl
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from jobs import tenants
+from jobs.models import ApiKey, Job, Pool, Role
+from runs import run_logs
+from runs.models import Attempt, LiveRun, Run, WorkerNode
+from runs.states import LiveState
+from scheduler_project.sdk import https, wire
+from scheduler_project.sdk.client import BASE
+from scheduler_project.sdk.https import HttpsLedger, KeyRefused, ledger_url
+from scheduler_project.sdk.ledger import (
+    Beat,
+    Claim,
+    Ended,
+    Lane,
+    Ledger,
+    LedgerRefused,
+    LedgerUnavailable,
+    Wanted,
+    WorkerInfo,
+    base_token,
+)
+from scheduler_project.sdk.outcomes import LogPointer, Outcome
+from scheduler_project.sdk.remote_logs import HERE, RemoteLogStore
+from scheduler_project.sdk.runtime import open_ledger
+from tests.api_client import Caller, refusal
+from tests.factories import TASK, make_job, make_key, make_lane, make_pool, make_run, make_tenant, now
+from tests.live_api import Wire
+from tests.own_ca import OwnCA
+from tests.runs.claims import SUCCESS, succeeded, tell
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class Team:
+    """A tenant with a pool that it shares with others, a worker's key, and a worker."""
+
+    def __init__(self, pool: Pool | None = None) -> None:
+        self.tenant = make_tenant()
+        self.pool = pool or make_pool()
+        self.job = make_job(self.tenant, self.pool)
+        self.key, self.text = make_key(self.tenant, Role.WORKER, pool=self.pool)
+        self.info = WorkerInfo(uuid4(), "worker", "", "host", 1, 4, [TASK])
+        self.incarnation = self.info.incarnation
+
+    def wanted(self, **fields: Any) -> Wanted:
+        lane = Lane(0, self.pool.pk, self.tenant.pk, "")
+        return replace(Wanted(self.incarnation, base_token(), lane, [TASK]), **fields)
+
+    def ledger(self, port: int, ca: OwnCA, logs: RemoteLogStore | None = None) -> HttpsLedger:
+        return HttpsLedger(ledger_url(f"https://localhost:{port}", self.text, str(ca.ca)), logs)
+
+
+@pytest.fixture
+def team(api_port: int) -> Team:
+    return Team()
+
+
+@pytest.fixture
+def ledger(team: Team, api_port: int, own_ca: OwnCA) -> Iterator[HttpsLedger]:
+    ledger = team.ledger(api_port, own_ca)
+    ledger.register(team.info)
+    yield ledger
+    ledger.close()
+
+
+def claimed(ledger: Ledger, team: Team, job: Job | None = None) -> Claim:
+    make_run(job or team.job, LiveState.QUEUED)
+    [claim] = ledger.claim(team.wanted())
+    return claim
+
+
+# Whose it is.
+
+
+@pytest.fixture
+def stranger(team: Team, ledger: HttpsLedger, api_port: int, own_ca: OwnCA) -> Iterator[HttpsLedger]:
+    """Another team's key in the same pool, with a worker of its own."""
+    other = Team(team.pool)
+    theirs = other.ledger(api_port, own_ca)
+    theirs.register(other.info)
+    yield theirs
+    theirs.close()
+
+
+def test_a_worker_that_names_another_tenants_lane_gets_its_own(
+    team: Team, ledger: HttpsLedger, stranger: HttpsLedger
+) -> None:
+    theirs = make_run(Job.objects.exclude(pk=team.job.pk).get(), LiveState.QUEUED, rank=1)
+    ours = make_run(team.job, LiveState.QUEUED, rank=2)
+    lane = Lane(1, theirs.pool_id, theirs.tenant_id, "")
+    [claim] = ledger.claim(team.wanted(lane=lane, most=9))
+    assert claim.run_id == ours.run_id
+    assert LiveRun.objects.get(pk=theirs.pk).state == LiveState.QUEUED
+
+
+def test_anothers_incarnation_is_answered_as_one_that_never_was(
+    team: Team, ledger: HttpsLedger, stranger: HttpsLedger
+) -> None:
+    claim = claimed(ledger, team)
+    make_run(team.job, LiveState.QUEUED)
+    for incarnation in (team.incarnation, uuid4()):
+        assert not stranger.heartbeat(beat(incarnation)).known
+        assert stranger.claim(team.wanted(incarnation=incarnation)) == []
+        assert (
+            stranger.claim(replace(team.wanted(), token=claim.token, incarnation=incarnation), again=True)
+            == []
+        )
+        assert tell(stranger, replace(claim, incarnation=incarnation), succeeded(), SUCCESS) is None
+        assert stranger.give_back(replace(claim, incarnation=incarnation)) is None
+        stranger.leave(incarnation)
+    with pytest.raises(LedgerRefused) as of_another:
+        stranger.keep_log(claim.run_id, claim.claim_seq, team.incarnation, gzip.compress(b"x"))
+    with pytest.raises(LedgerRefused) as of_nobody:
+        stranger.keep_log(uuid4(), 1, uuid4(), gzip.compress(b"x"))
+    assert str(of_another.value) == str(of_nobody.value)
+    live = LiveRun.objects.get(pk=claim.run_id)
+    assert (live.state, live.worker) == (LiveState.RUNNING, team.incarnation)
+    assert WorkerNode.objects.get(pk=team.incarnation).state == "active"
+
+
+def test_nobody_begins_anew_as_anothers_incarnation(
+    team: Team, ledger: HttpsLedger, stranger: HttpsLedger
+) -> None:
+    with pytest.raises(LedgerRefused):
+        stranger.register(team.info)
+    assert WorkerNode.objects.get(pk=team.incarnation).tenant == team.tenant
+
+
+def test_a_worker_hears_of_its_own_tenants_lane_alone(
+    team: Team, ledger: HttpsLedger, stranger: HttpsLedger
+) -> None:
+    for job in Job.objects.all():
+        make_lane(job)
+        make_run(job, LiveState.QUEUED, queued_at=now() - timedelta(seconds=9))
+    answer = ledger.heartbeat(beat(team.incarnation))
+    assert {lane.tenant_id for lane in [*answer.lanes, *answer.work]} == {team.tenant.pk}
+    assert {lane.tenant_id for lane in ledger.register(team.info)} == {team.tenant.pk}
+
+
+def test_a_report_that_names_another_job_moves_that_one_not(team: Team, ledger: HttpsLedger) -> None:
+    gated = make_job(max_concurrency=1)
+    waiting = make_run(gated, LiveState.BLOCKED, reason="concurrency")
+    claim = claimed(ledger, team)
+    forged = replace(claim, job_id=gated.pk, gated=True)
+    assert tell(ledger, forged, succeeded(), SUCCESS) == "succeeded"
+    assert LiveRun.objects.get(pk=waiting.pk).state == LiveState.BLOCKED
+
+
+def test_names_of_other_pools_and_tenants_are_refused_alike(team: Team, ledger: HttpsLedger) -> None:
+    other = make_pool()
+    for name in (other.slug, "nowhere"):
+        with pytest.raises(LedgerRefused, match=f"is for the pool '{team.pool.slug}'"):
+            ledger.register(replace(team.info, incarnation=uuid4(), pool=name))
+    for name in (make_tenant().slug, "nobody"):
+        with pytest.raises(LedgerRefused, match=f"of the tenant '{team.tenant.slug}'"):
+            ledger.declare("", name, [])
+    ledger.declare("", "", [{"name": "ours", "schedule": None}])
+    assert list(team.tenant.declaration_set.values_list("name", flat=True)) == ["ours"]
+
+
+def test_no_other_key_speaks_the_workers_protocol(team: Team) -> None:
+    paths = ["register", "heartbeat", "claim", "report", "leave", "declare", "declaration-errors"]
+    for role in (Role.VIEWER, Role.OPERATOR, Role.ADMIN):
+        caller = Caller(team.tenant, role)
+        for path in paths:
+            assert "role worker" in refusal(caller.post(f"worker/{path}", {}), 403)["detail"]
+
+
+@pytest.mark.parametrize("how", ["revoked", "expired"])
+def test_a_key_that_is_over_is_told_so_at_the_next_request(team: Team, ledger: HttpsLedger, how: str) -> None:
+    assert ledger.heartbeat(beat(team.incarnation)).known
+    if how == "revoked":
+        tenants.revoke_key(team.key)
+    else:
+        ApiKey.objects.filter(pk=team.key.pk).update(expires_at=now() - timedelta(seconds=1))
+    with pytest.raises(KeyRefused, match="the key is wrong, expired or revoked"):
+        ledger.heartbeat(beat(team.incarnation, number=2))
+    with pytest.raises(KeyRefused):
+        ledger.claim(team.wanted())
+
+
+def test_a_pool_that_is_closed_to_a_team_takes_none_of_its_workers(team: Team, ledger: HttpsLedger) -> None:
+    Pool.objects.update(shared=False)
+    with pytest.raises(LedgerRefused, match="no longer open"):
+        ledger.register(replace(team.info, incarnation=uuid4()))
+
+
+# Answers that are lost.
+
+
+@pytest.fixture
+def cut(api_port: int) -> Iterator[Wire]:
+    cut = Wire(api_port)
+    yield cut
+    cut.close()
+
+
+@pytest.fixture
+def over_a_wire(team: Team, cut: Wire, own_ca: OwnCA) -> Iterator[HttpsLedger]:
+    ledger = team.ledger(cut.port, own_ca)
+    ledger.register(team.info)
+    yield ledger
+    ledger.close()
+
+
+def test_a_claim_whose_answer_was_lost_is_there_when_asked_again(
+    team: Team, cut: Wire, over_a_wire: HttpsLedger
+) -> None:
+    runs = [make_run(team.job, LiveState.QUEUED) for _ in range(3)]
+    wanted = team.wanted(most=2)
+    cut.lose_the_next_answer()
+    with pytest.raises(LedgerUnavailable):
+        over_a_wire.claim(wanted)
+    assert cut.lost.is_set()
+    claims = over_a_wire.claim(wanted, again=True)
+    assert [claim.token for claim in claims] == wanted.tokens
+    assert LiveRun.objects.filter(state=LiveState.RUNNING).count() == 2 < len(runs)
+    assert {claim.claim_seq for claim in claims} == {1}
+
+
+def test_a_report_whose_answer_was_lost_is_heard_once_and_its_log_kept_once(
+    team: Team, cut: Wire, over_a_wire: HttpsLedger, tmp_path: Path
+) -> None:
+    claim = claimed(over_a_wire, team)
+    logs = RemoteLogStore(tmp_path / "worker")
+    over_a_wire._logs = logs
+    write(logs, claim, "one line")
+    outcome = replace(succeeded(), log=HERE)
+    cut.lose_the_next_answer()
+    with pytest.raises(LedgerUnavailable):
+        over_a_wire.report([Ended(claim, outcome, SUCCESS)])
+    assert over_a_wire.report([Ended(claim, outcome, SUCCESS)]).states == ["succeeded"]
+    attempt = Attempt.objects.get()
+    assert log_of(attempt) == ["one line"]
+    [stored] = (tmp_path / "logs" / "logs").rglob("*.gz")
+    assert stored.stat().st_size == attempt.log_length
+
+
+def test_a_report_with_an_ask_whose_answer_was_lost_gives_both_when_asked_again(
+    team: Team, cut: Wire, over_a_wire: HttpsLedger
+) -> None:
+    claim = claimed(over_a_wire, team)
+    make_run(team.job, LiveState.QUEUED)
+    wanted = team.wanted()
+    cut.lose_the_next_answer()
+    with pytest.raises(LedgerUnavailable):
+        over_a_wire.report([Ended(claim, succeeded(), SUCCESS)], wanted)
+    assert over_a_wire.report([Ended(claim, succeeded(), SUCCESS)]).states == ["succeeded"]
+    [next_claim] = over_a_wire.claim(wanted, again=True)
+    assert next_claim.token == wanted.token and next_claim.run_id != claim.run_id
+
+
+def test_an_answer_is_not_asked_for_twice_behind_the_callers_back(
+    team: Team, cut: Wire, over_a_wire: HttpsLedger
+) -> None:
+    """Only the caller knows that an ask is a second one: without `again` it would lose against itself."""
+    make_run(team.job, LiveState.QUEUED)
+    make_run(team.job, LiveState.QUEUED)
+    cut.lose_the_next_answer()
+    with pytest.raises(LedgerUnavailable):
+        over_a_wire.claim(team.wanted())
+    assert LiveRun.objects.filter(state=LiveState.RUNNING).count() == 1
+
+
+def test_a_connection_is_kept_and_another_process_opens_its_own(
+    team: Team, cut: Wire, over_a_wire: HttpsLedger
+) -> None:
+    for number in (1, 2, 3):
+        over_a_wire.heartbeat(beat(team.incarnation, number=number))
+    assert cut.connections == 1
+    child = os.fork()
+    if not child:
+        known = over_a_wire.heartbeat(beat(team.incarnation, number=4)).known
+        os._exit(0 if known else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert cut.connections == 2
+    assert over_a_wire.heartbeat(beat(team.incarnation, number=5)).known
+    assert cut.connections == 2
+
+
+def test_a_platform_that_is_away_or_no_platform_is_unavailable(team: Team, own_ca: OwnCA) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        port = nobody.getsockname()[1]
+    ledger = team.ledger(port, own_ca)
+    with pytest.raises(LedgerUnavailable) as caught:
+        ledger.claim(team.wanted())
+    assert team.text not in str(caught.value) + repr(ledger) + repr(ledger._address)
+
+
+def test_a_certificate_of_an_unknown_authority_is_not_trusted(
+    team: Team, api_port: int, tmp_path: Path
+) -> None:
+    for address in (
+        ledger_url(f"https://localhost:{api_port}", team.text),
+        ledger_url(f"https://localhost:{api_port}", team.text, str(OwnCA.make(tmp_path).ca)),
+    ):
+        with pytest.raises(LedgerUnavailable, match="not trusted.*BEATKEEPER_CA_FILE"):
+            HttpsLedger(address).claim(team.wanted())
+
+
+def test_a_certificate_of_another_host_is_not_trusted(
+    team: Team, api_port: int, own_ca: OwnCA, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolve = socket.getaddrinfo
+    monkeypatch.setattr(
+        socket, "getaddrinfo", lambda _host, *more, **rest: resolve("127.0.0.1", *more, **rest)
+    )
+    ledger = HttpsLedger(ledger_url(f"https://elsewhere.test:{api_port}", team.text, str(own_ca.ca)))
+    with pytest.raises(LedgerUnavailable, match="not trusted"):
+        ledger.claim(team.wanted())
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("http://beatkeeper.example.com", "would send the key unencrypted"),
+        ("ftp://beatkeeper.example.com", "is not the address of a platform"),
+        ("https://", "is not the address of a platform"),
+    ],
+)
+def test_an_address_that_would_betray_the_key_is_refused(url: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        ledger_url(url, "bk_0123456789ab_" + "x" * 43)
+
+
+def test_an_address_without_a_key_or_with_a_missing_authority_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="without a key"):
+        open_ledger("https://beatkeeper.example.com")
+    with pytest.raises(ValueError, match="There is no file"):
+        open_ledger(f"https://bk_key@beatkeeper.example.com?ca_file={tmp_path}/none.pem")
+
+
+def test_a_server_that_asks_for_silence_is_left_alone_for_a_while(
+    team: Team, ledger: HttpsLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = ledger._refusal(https.Response(429, "application/problem+json", b"{}", "3"))
+    assert isinstance(error, LedgerUnavailable)
+    with pytest.raises(LedgerUnavailable, match="not to be asked"):
+        ledger.heartbeat(beat(team.incarnation))
+    monkeypatch.setattr(https.time, "monotonic", lambda: ledger._silent_until + 0.1)
+    assert ledger.heartbeat(beat(team.incarnation)).known
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
+def test_what_may_pass_is_unavailable(ledger: HttpsLedger, status: int) -> None:
+    assert isinstance(ledger._refusal(https.Response(status, "text/html", b"<p>", "")), LedgerUnavailable)
+
+
+@pytest.mark.parametrize("status", [301, 400, 404, 409, 413, 415])
+def test_what_stays_so_is_refused(ledger: HttpsLedger, status: int) -> None:
+    assert type(ledger._refusal(https.Response(status, "text/html", b"<p>", ""))) is LedgerRefused
+
+
+# Logs.
+
+
+def test_a_log_is_read_in_the_api_where_the_platform_put_it(
+    team: Team, ledger: HttpsLedger, tmp_path: Path
+) -> None:
+    claim = claimed(ledger, team)
+    member = gzip.compress(line("hello"))
+    pointer = ledger.keep_log(claim.run_id, claim.claim_seq, claim.incarnation, member)
+    assert ledger.keep_log(claim.run_id, claim.claim_seq, claim.incarnation, member) == pointer
+    assert pointer.object.startswith(f"logs/{team.tenant.slug}/") and str(team.incarnation) in pointer.object
+    forged = Outcome("succeeded", now(), now(), log=LogPointer("logs/other/x.jsonl.gz", 0, 1))
+    tell(ledger, claim, forged, SUCCESS)
+    run = Run.objects.get(pk=claim.run_id)
+    assert (run.log_object, run.log_offset, run.log_length) == tuple(vars(pointer).values())
+    assert Caller(team.tenant).get(f"runs/{run.pk}/log").content == b"hello\n"
+    assert not list((tmp_path / "logs" / "open").iterdir())
+
+
+def test_lines_of_a_running_attempt_are_read_along_and_brought_twice_are_there_once(
+    team: Team, ledger: HttpsLedger
+) -> None:
+    claim = claimed(ledger, team)
+    own = (claim.run_id, claim.claim_seq, claim.incarnation)
+    first, second = line("one"), line("two")
+    assert ledger.append_log(*own, 0, first) == len(first)
+    assert ledger.append_log(*own, 0, first + second) == len(first + second)
+    assert ledger.append_log(*own, 9999, b"beyond a gap") == len(first + second)
+    caller = Caller(team.tenant)
+    assert caller.get(f"runs/{claim.run_id}/log").content == b"one\ntwo\n"
+
+
+def test_a_large_log_goes_by_itself_and_a_small_one_with_the_report(
+    team: Team, ledger: HttpsLedger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = RemoteLogStore(tmp_path / "worker")
+    ledger._logs = logs
+    monkeypatch.setattr(https, "LARGEST_LOGS_INLINE", 2000)
+    claims = [claimed(ledger, team) for _ in range(2)]
+    texts = ["small", os.urandom(3000).hex()]
+    for claim, text in zip(claims, texts, strict=True):
+        write(logs, claim, text)
+    ended = [Ended(claim, replace(succeeded(), log=HERE), SUCCESS) for claim in claims]
+    assert ledger.report(ended).states == ["succeeded", "succeeded"]
+    found = {attempt.run_id: log_of(attempt) for attempt in Attempt.objects.all()}
+    assert found == {claim.run_id: [text] for claim, text in zip(claims, texts, strict=True)}
+
+
+BOMB = gzip.compress(b"\0" * 20_000_000)
+
+
+@pytest.mark.parametrize(
+    "member",
+    [b"", b"no gzip", gzip.compress(b"x") * 2, gzip.compress(b"x")[:-3], BOMB],
+    ids=lambda m: str(len(m)),
+)
+def test_what_is_not_one_whole_member_of_a_fair_size_is_refused(
+    team: Team, ledger: HttpsLedger, member: bytes
+) -> None:
+    claim = claimed(ledger, team)
+    with pytest.raises(LedgerRefused, match="member|unpacks"):
+        ledger.keep_log(claim.run_id, claim.claim_seq, claim.incarnation, member)
+    assert run_logs.store().kept(claim.run_id, claim.claim_seq) is None
+
+
+def test_a_log_comes_only_from_who_holds_the_claim(team: Team, ledger: HttpsLedger) -> None:
+    claim = claimed(ledger, team)
+    ledger.give_back(claim)
+    for bring in (
+        lambda: ledger.keep_log(claim.run_id, claim.claim_seq, claim.incarnation, gzip.compress(b"x")),
+        lambda: ledger.append_log(claim.run_id, claim.claim_seq, claim.incarnation, 0, b"x"),
+    ):
+        with pytest.raises(LedgerRefused, match="no longer"):
+            bring()
+
+
+# What comes in.
+
+
+def test_answers_are_kept_by_nobody_on_the_way(team: Team) -> None:
+    worker = Caller(team.tenant, Role.WORKER, pool=team.pool)
+    for answer in (
+        worker.post("worker/claim", wire.packed(wire.ClaimAsked(team.wanted()))),
+        worker.post("worker/claim", {}),
+    ):
+        assert answer["Cache-Control"] == "no-store"
+
+
+WRONG: list[tuple[str, dict[str, Any], str]] = [
+    ("claim", {}, "wanted"),
+    ("claim", {"wanted": {"most": 65}}, "wanted.most"),
+    ("claim", {"wanted": {"most": 0}}, "wanted.most"),
+    ("claim", {"wanted": {"most": 1.5}}, "wanted.most"),
+    ("claim", {"wanted": {"token": "no"}}, "wanted.token"),
+    ("claim", {"wanted": {"token": str(UUID(int=255)), "most": 2}}, "wanted.token"),
+    ("claim", {"wanted": {"known": ["x"] * 5001}}, "wanted.known"),
+    ("heartbeat", {"held": "all"}, "held"),
+    ("heartbeat", {"skew_ms": True}, "skew_ms"),
+    ("report", {"ended": [{}]}, "ended[0].run_id"),
+    ("report", {"state": "skipped"}, "ended[0].verdict.state"),
+    ("report", {"delay": -1}, "ended[0].verdict.delay"),
+    ("report", {"delay": 1e9}, "ended[0].verdict.delay"),
+    ("report", {"error_class": "mood"}, "ended[0].outcome.error_class"),
+    ("report", {"result": "x" * 70_000}, "ended[0].outcome.result"),
+    ("report", {"log": "%"}, "ended[0].log"),
+    ("report", {"claim_seq": 2**70}, "ended[0].claim_seq"),
+    ("report", {"exit_code": 2**40}, ""),
+    ("register", {"slots": 0}, "slots"),
+    ("register", {"lease": 0.1}, "lease"),
+]
+
+
+@pytest.mark.parametrize(("path", "change", "field"), WRONG, ids=str)
+def test_a_bad_request_is_told_where(
+    team: Team, ledger: HttpsLedger, path: str, change: dict[str, Any], field: str
+) -> None:
+    worker = Caller(team.tenant, Role.WORKER, pool=team.pool)
+    claim = claimed(ledger, team)
+    problem = refusal(worker.post(f"worker/{path}", body_of(path, team, claim, change)), 400)
+    assert (problem["field"] or "") == field, problem
+    assert LiveRun.objects.get(pk=claim.run_id).state == LiveState.RUNNING
+
+
+def body_of(path: str, team: Team, claim: Claim, change: dict[str, Any]) -> dict[str, Any]:
+    """A good request with one change."""
+    if path == "claim":
+        asked: dict[str, Any] = wire.packed(wire.ClaimAsked(team.wanted()))
+        return {"wanted": {**asked["wanted"], **change["wanted"]}} if change else {}
+    if path == "heartbeat":
+        return {**wire.packed(beat(team.incarnation)), **change}
+    if path == "register":
+        return {**wire.packed(replace(team.info, incarnation=uuid4())), **change}
+    if "ended" in change:
+        return change
+    end: dict[str, Any] = wire.packed(wire.end_of(Ended(claim, succeeded(), SUCCESS)))
+    part = next(part for part in (end, end["verdict"], end["outcome"]) if change.keys() <= part.keys())
+    part.update(change)
+    return {"ended": [end]}
+
+
+def test_a_body_beyond_all_measure_is_refused(team: Team, ledger: HttpsLedger) -> None:
+    worker = Caller(team.tenant, Role.WORKER, pool=team.pool)
+    refusal(worker.post("worker/claim", {"wanted": "x" * 1_100_000}), 413)
+
+
+def test_a_field_that_is_not_known_yet_is_left_alone(team: Team, ledger: HttpsLedger) -> None:
+    worker = Caller(team.tenant, Role.WORKER, pool=team.pool)
+    body = {**wire.packed(beat(team.incarnation)), "mood": "good"}
+    assert worker.post("worker/heartbeat", body).status_code == 200
+
+
+def test_what_is_not_tls_gets_no_answer(api_port: int) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", api_port, timeout=10)
+    with pytest.raises((http.client.HTTPException, OSError, ssl.SSLError)):
+        connection.request("POST", f"{BASE}/worker/claim", "{}")
+        connection.getresponse()
+    connection.close()
+
+
+def beat(incarnation: UUID, number: int = 1) -> Beat:
+    return Beat(incarnation, number, number - 1, 4, 0, 0, [], False)
+
+
+def line(text: str) -> bytes:
+    return json.dumps({"t": "2026-01-01T00:00:00+00:00", "s": "stdout", "l": "", "m": text}).encode() + b"\n"
+
+
+def write(logs: RemoteLogStore, claim: Claim, text: str) -> None:
+    with logs.open(claim.run_id, claim.claim_seq) as file:
+        file.write(line(text))
+
+
+def log_of(attempt: Attempt) -> list[str]:
+    assert attempt.log_offset is not None and attempt.log_length is not None
+    pointer = LogPointer(attempt.log_object, attempt.log_offset, attempt.log_length)
+    return [found.text for found in run_logs.lines(run_logs.store().read(pointer))]
