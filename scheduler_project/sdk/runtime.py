@@ -11,16 +11,21 @@ import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import parse_qsl, urlsplit
 
 from .doorbell import Doorbell
 from .ledger import Lane, Ledger
 from .log_store import LogStore, log_store
+from .remote_logs import RemoteLogStore
 from .slots import SlotTable
 from .spool import Spool
 
+if TYPE_CHECKING:
+    from .https import HttpsLedger
+
 POSTGRES_SCHEMES = ("postgresql", "postgres")
+HTTP_SCHEMES = ("https", "http")
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,7 @@ class Runtime:
         self.config = config or read_config(folder)
         self.table = SlotTable(folder)
         self.spool = Spool(folder / "spool")
-        self.log_store: LogStore = log_store(self.config.log_store_url)
+        self.log_store: LogStore = self._open_logs()
         self._ledger: tuple[int, Ledger] | None = None
         self._lock = threading.Lock()
         self._answer = ""
@@ -80,8 +85,24 @@ class Runtime:
         """This process' own: connections do not survive a fork."""
         with self._lock:
             if self._ledger is None or self._ledger[0] != os.getpid():
-                self._ledger = (os.getpid(), open_ledger(self.config.ledger_url))
+                self._ledger = (os.getpid(), self.open_ledger())
             return self._ledger[1]
+
+    def open_ledger(self) -> Ledger:
+        """Another of this process', for a thread that must not wait for the others."""
+        if is_remote(self.config.ledger_url):
+            return self.open_remote_ledger()
+        return open_ledger(self.config.ledger_url)
+
+    def open_remote_ledger(self) -> HttpsLedger:
+        from .https import HttpsLedger
+
+        return HttpsLedger(self.config.ledger_url, cast(RemoteLogStore, self.log_store))
+
+    def _open_logs(self) -> LogStore:
+        if is_remote(self.config.ledger_url):
+            return RemoteLogStore(self.folder.parent / "logs")
+        return log_store(self.config.log_store_url)
 
     def write_answer(self, lanes: Iterable[Lane], work: Iterable[Lane]) -> None:
         answer = {"lanes": [asdict(lane) for lane in lanes], "work": [asdict(lane) for lane in work]}
@@ -131,8 +152,16 @@ def default_spool_folder() -> Path:
     return folder
 
 
+def is_remote(url: str) -> bool:
+    return url.partition("://")[0] in HTTP_SCHEMES
+
+
 def open_ledger(url: str) -> Ledger:
-    """`postgresql://…`, or `python://module/function?option=value` for a ledger of one's own."""
+    """`https://<key>@host`, `postgresql://…`, or `python://module/function?option=value` for one of one's own."""
+    if is_remote(url):
+        from .https import HttpsLedger
+
+        return HttpsLedger(url)
     if url.partition("://")[0] in POSTGRES_SCHEMES:
         from .postgres import PostgresLedger
 
@@ -146,7 +175,7 @@ def open_ledger(url: str) -> Ledger:
     if parts.scheme == "python":
         make = getattr(importlib.import_module(parts.netloc), parts.path.strip("/"))
         return cast(Ledger, make(**dict(parse_qsl(parts.query))))
-    raise ValueError(f"The ledger {parts.scheme!r} is not known: use postgresql://…")
+    raise ValueError(f"The ledger {parts.scheme!r} is not known: use https://… or postgresql://…")
 
 
 def _is_readable(url: str) -> bool:
