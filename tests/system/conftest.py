@@ -109,7 +109,7 @@ def adopter(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run_to_end([sys.executable, "-m", "venv", str(folder)])
     python = folder / "bin" / "python"
     run_to_end(
-        [str(python), "-m", "pip", "install", "--quiet", f"{wheel}[db]", "django-auditlog", "Django<6"]
+        [str(python), "-m", "pip", "install", "--quiet", f"{wheel}[db]", "django-auditlog", "Django<6", "flask"]
     )
     return python
 

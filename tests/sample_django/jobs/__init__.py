@@ -1,0 +1,1 @@
+"""Vacancies of the clinic; older than any scheduler of that name."""
