@@ -88,7 +88,8 @@ def witnesses(self: Any, seconds: float = 0.0, until: str = "", raising: bool = 
 
     It goes on for so many seconds, or until a file exists.
     """
-    facts = {"run": self.request.id, "attempt": self.request.retries + 1}
+    # Lost attempts count here, other than in retries.
+    facts = {"run": self.request.id, "attempt": self.request.get("beatkeeper_attempt", 1)}
     note("start", **facts, pid_started=processes.started(os.getpid()), met_alive=_others_alive(**facts))
     print("attempt", facts["attempt"], flush=True)  # noqa: T201
     end = time.monotonic() + seconds

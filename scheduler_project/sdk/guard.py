@@ -14,6 +14,7 @@ of their own. What it enforces:
 from __future__ import annotations
 
 import argparse
+import contextlib
 import fcntl
 import logging
 import os
@@ -24,20 +25,26 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from . import processes
 from .delivery import Delivery
 from .heartbeat import Heartbeat, in_hand
+from .ledger import Claim, token_at
 from .outcomes import CANCELLED, TIMEOUT, WORKER_LOST, Outcome, now_utc, stated_failure, stopped_outcome
-from .retries import decide
-from .runtime import Runtime, open_ledger
+from .remote_logs import Follower
+from .retries import classified, decide
+from .runtime import Runtime, is_remote
 from .slots import ASKED, CLAIMED, FOREIGN, FREE, HARD, HELD, NOT_KILLED, REPORTING, SOFT, Slot
-from .spool import Letter, claim_of
+from .spool import Letter, claim_of, letter_of
 
 logger = logging.getLogger(__name__)
 
 TICK = 0.1
+# A run that takes longer keeps no others of its batch.
+LONG_RUN = 0.1
 HAND_OVER_WAIT = 0.2
 STUCK_REPORT = 60.0
 FEED_PATIENCE = 3.0
@@ -51,8 +58,8 @@ class Guard:
         self.runtime = runtime
         self.table = runtime.table
         self.config = runtime.config
-        self.heartbeat = Heartbeat(runtime, open_ledger(self.config.ledger_url))
-        self.delivery = Delivery(runtime, open_ledger(self.config.ledger_url))
+        self.heartbeat = Heartbeat(runtime, runtime.open_ledger())
+        self.delivery = Delivery(runtime, runtime.open_ledger())
         self._stopped_since = 0.0
         self._was_full = self._was_draining = False
         self._feed: subprocess.Popen[bytes] | None = None
@@ -62,10 +69,13 @@ class Guard:
         threading.Thread(target=settle_orphans, args=(self.runtime.folder,), daemon=True).start()
         self.heartbeat.start()
         self.delivery.start()
+        if is_remote(self.config.ledger_url):
+            Follower(self.runtime, self.runtime.open_remote_ledger).start()
         while self.parent_lives() and not (self.table.stopping and not self.any_claim()):
             self.table.ticked()
             self.try_tick()
-            time.sleep(TICK)
+            if self.heartbeat.news.wait(TICK):
+                self.heartbeat.news.clear()
         self.last_words()
 
     def try_tick(self) -> None:
@@ -100,6 +110,7 @@ class Guard:
             self.fence_off(index, slot)
         elif slot is not None:
             self.enforce(slot, now)
+            self.relieve(slot, now)
 
     def enforce(self, slot: Slot, now: float) -> None:
         request = self.table.kill_request(slot.index)
@@ -137,13 +148,50 @@ class Guard:
             else:
                 self.kill_body(current, insist or reason in ("gone", "given_back", "stuck"))
 
+    def relieve(self, slot: Slot, now: float) -> None:
+        """Nothing of a batch is stuck behind a long run, and what is cancelled or no longer ours is not begun."""
+        if slot.state != HELD or slot.count == 1:
+            return
+        heard = self.heartbeat.heard
+        waiting = range(slot.place + 1, slot.count)
+        if now - slot.since > LONG_RUN:
+            places = [*range(slot.place), *waiting]
+        else:
+            unwanted = heard.gone | heard.cancels | heard.terminates
+            places = [place for place in waiting if token_at(slot.base, place) in unwanted]
+        places = [place for place in places if not slot.taken >> place & 1]
+        if not places:
+            return
+        with self.table.hand_over(slot.index, wait=HAND_OVER_WAIT) as still:
+            current = self.table.read(slot.index)
+            if still and current is not None and (current.token, current.state) == (slot.token, HELD):
+                self.take_out(current, places)
+
+    def take_out(self, slot: Slot, places: Sequence[int]) -> None:
+        """Told from here; in the spool first, so that a heartbeat between the two lists them still."""
+        batch, ends = self.table.batch(slot.index), self.table.ends(slot.index)
+        self.runtime.spool.put(
+            *(
+                letter_of(claim_of(batch[place]), ends[place])
+                if place in ends
+                else Letter(claim_of(batch[place]))
+                for place in places
+                if place in batch
+            )
+        )
+        self.table.take(slot.index, sum(1 << place for place in places))
+        self.delivery.hurry()
+
+    def run_of(self, slot: Slot) -> Any:
+        return (self.table.claim(slot) or {}).get("run_id")
+
     def ask_to_stop(self, slot: Slot) -> None:
-        logger.info("Run %s is asked to stop", slot.details.get("run_id"))
+        logger.info("Run %s is asked to stop", self.run_of(slot))
         if not processes.signal_group(slot.body, slot.body_started, signal.SIGTERM):
             processes.send_signal(slot.pid, slot.pid_started, signal.SIGUSR1)
 
     def kill_body(self, slot: Slot, with_process: bool) -> None:
-        logger.warning("Run %s is killed", slot.details.get("run_id"))
+        logger.warning("Run %s is killed", self.run_of(slot))
         in_group = processes.signal_group(slot.body, slot.body_started, signal.SIGKILL)
         if with_process or not in_group:
             self.kill_process(slot.pid, slot.pid_started)
@@ -167,26 +215,40 @@ class Guard:
         """The slot's process is dead and the slot ours. An asked claim that was made goes back by rescue."""
         try:
             processes.signal_group(*self.table.raw_body(index), signal.SIGKILL)
-            slot = self.table.raw(index)
-            if slot is not None and slot.state in (HELD, REPORTING) and slot.details:
-                self.report_end(slot)
+            with contextlib.suppress(ValueError, KeyError):
+                # What cannot be read goes back by rescue; the slot is needed.
+                self.settle_batch(self.table.raw(index))
             self.table.clear(index)
         finally:
             self.table.drop_ownership(index)
 
-    def report_end(self, slot: Slot) -> None:
-        if slot.token in self.runtime.spool.tokens():
+    def settle_batch(self, slot: Slot) -> None:
+        """What is over is told, what was at work was lost or stopped, what waited goes back."""
+        if slot.state not in CLAIMED:
             return
-        claim = claim_of(slot.details)
-        request = self.table.kill_request(slot.index)
-        reason = request.reason if request.token == slot.token else ""
-        if reason == "given_back":
-            letter = Letter(claim)
-        else:
-            outcome = self.outcome_of(slot, reason, claim.timeout)
-            letter = Letter(claim, outcome, decide(outcome, claim.attempt, claim.retry), log_is_open=True)
-        self.runtime.spool.put(letter)
+        ends, told = self.table.ends(slot.index), set(self.runtime.spool.tokens())
+        letters = []
+        for place, details in self.table.batch(slot.index).items():
+            claim = claim_of(details)
+            if slot.taken >> place & 1 or claim.token in told:
+                continue
+            if place in ends:
+                letters.append(letter_of(claim, ends[place]))
+            elif slot.state == ASKED or place > slot.place:
+                letters.append(Letter(claim))
+            else:
+                letters.append(self.letter_of_stopped(slot, claim))
+        self.runtime.spool.put(*letters)
         self.delivery.hurry()
+
+    def letter_of_stopped(self, slot: Slot, claim: Claim) -> Letter:
+        request = self.table.kill_request(slot.index)
+        reason = request.reason if request.token == claim.token else ""
+        if reason == "given_back":
+            return Letter(claim)
+        outcome = classified(self.outcome_of(slot, reason, claim.timeout), claim.retry)
+        verdict = decide(outcome, claim.attempt, claim.retry, losses=claim.losses)
+        return Letter(claim, outcome, verdict, log_is_open=True)
 
     def outcome_of(self, slot: Slot, reason: str, timeout: float) -> Outcome:
         finished_at = now_utc()
@@ -277,7 +339,7 @@ class Guard:
             logger.error("Results could not be told; they stay in %s", self.runtime.folder)
             return
         try:
-            open_ledger(self.config.ledger_url).leave(self.table.incarnation)
+            self.runtime.open_ledger().leave(self.table.incarnation)
         except Exception as error:
             logger.warning("The ledger does not know that we left: %s", error)
         shutil.rmtree(self.runtime.folder, ignore_errors=True)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 from uuid import UUID
 
+from . import processes
+from .ledger import token_at
 from .slots import ASKED, FOREIGN, FREE, HELD, NOBODY, NOT_KILLED, REPORTING, SlotTable
 
 
@@ -17,8 +20,9 @@ class Hand:
     def __init__(self, table: SlotTable, index: int) -> None:
         self.table = table
         self.index = index
-        self.token = NOBODY
+        self.token = self.base = NOBODY
         self.state = FREE
+        self._started = processes.started(os.getpid())
 
     @classmethod
     def take(cls, table: SlotTable) -> Hand | None:
@@ -31,34 +35,61 @@ class Hand:
             table.drop_ownership(index)
         return None
 
-    def ask(self, token: UUID) -> None:
-        """Written before the claim is asked for, so that every heartbeat lists it from then on."""
-        self.token = token
+    def ask(self, base: UUID, count: int = 1) -> None:
+        """Written before the claims are asked for, so that every heartbeat lists them from then on."""
+        self.token = self.base = base
         with self._moving(ASKED) as at:
-            self.table.put_owner(at, os.getpid())
-            self.table.put_claim(at, token, 0, 0.0)
+            self.table.put_owner(at, os.getpid(), self._started)
+            self.table.put_claim(at, base, 0, 0.0)
+            self.table.put_batch(at, base, count)
             self.table.put_body(at, 0, 0)
 
-    def hold(self, claim_seq: int, deadline: float, details: dict[str, Any]) -> None:
-        with self._moving(HELD) as at:
-            self.table.put_claim(at, self.token, claim_seq, deadline)
+    def receive(self, base: UUID, details: Sequence[dict[str, Any]]) -> None:
+        """The claims that were asked for: none of them is begun."""
+        self.token = self.base = base
+        last = max(UUID(one["token"]).int for one in details)
+        with self._moving(ASKED) as at:
+            self.table.put_owner(at, os.getpid(), self._started)
+            self.table.put_claim(at, base, 0, 0.0)
+            self.table.put_batch(at, base, last - base.int + 1)
             self.table.put_details(at, details)
+
+    def begin(self, place: int, claim_seq: int, deadline: float) -> bool:
+        """The next claim of the batch is at work. False: the guard has taken it."""
+        with self.table.hand_over(self.index):
+            if self.table.taken(self.index) >> place & 1:
+                return False
+            self.token = token_at(self.base, place)
+            with self.table.writing(self.index) as at:
+                self.table.put_state(at, HELD)
+                self.table.put_claim(at, self.token, claim_seq, deadline)
+                self.table.put_body(at, 0, 0)
+            self.state = HELD
+        return True
+
+    def ended(self, place: int, end: dict[str, Any]) -> bool:
+        """What came of the claim at work outlives us from here on. False: there is no room to write it down."""
+        line = json.dumps({"place": place, **end}, separators=(",", ":")).encode() + b"\n"
+        with self.table.hand_over(self.index):
+            return self.table.add_end(self.index, line)
 
     def occupy(self) -> None:
         with self._moving(FOREIGN) as at:
-            self.table.put_owner(at, os.getpid())
+            self.table.put_owner(at, os.getpid(), self._started)
 
     def body(self, group: int, leader_started: int) -> None:
         with self.table.writing(self.index) as at:
             self.table.put_body(at, group, leader_started)
 
-    def reporting(self) -> None:
-        with self._moving(REPORTING):
-            pass
+    def reporting(self, next_base: UUID = NOBODY, next_count: int = 0) -> int:
+        """The batch is told, and perhaps another one asked for. Returns what the guard has taken of it."""
+        with self._moving(REPORTING) as at:
+            self.table.put_next(at, next_base, next_count)
+            return self.table.taken(self.index)
 
     def empty(self) -> None:
         self.state = FREE
-        self.token = NOBODY
+        self.token = self.base = NOBODY
         with self.table.hand_over(self.index):
             self.table.clear(self.index)
 
@@ -77,5 +108,5 @@ class Hand:
     def _moving(self, state: int) -> Iterator[int]:
         with self.table.hand_over(self.index), self.table.writing(self.index) as at:
             self.table.put_state(at, state)
+            self.state = state
             yield at
-        self.state = state

@@ -91,8 +91,8 @@ class Follower(threading.Thread):
     def _running(self) -> Iterator[tuple[tuple[UUID, int], UUID]]:
         for index in range(self._runtime.table.size):
             slot = self._runtime.table.read(index)
-            if slot is not None and slot.state == HELD and slot.details:
-                details = slot.details
+            details = self._runtime.table.claim(slot) if slot is not None and slot.state == HELD else None
+            if details is not None:
                 yield (UUID(details["run_id"]), int(details["claim_seq"])), UUID(details["incarnation"])
 
     def _bring(self, ledger: HttpsLedger, claim: tuple[UUID, int], incarnation: UUID) -> None:

@@ -7,6 +7,10 @@ process stopped in the middle of a write cannot hold up the guard.
 
 A second byte per slot is the hand-over lock: the owner holds it while it moves from one state to the next,
 the guard while it looks whether the claim it means is still there and kills. So no kill hits the next run.
+
+A slot may hold a batch of claims: one is at work, those before it are over and not yet told, those behind it wait.
+What came of the former is written beside them, so that it outlives the owner. The guard may take claims that are
+not at work out of the batch, under the hand-over lock, by a bit for each: the owner leaves those alone.
 """
 
 from __future__ import annotations
@@ -18,22 +22,26 @@ import mmap
 import os
 import struct
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from . import processes
+from .ledger import MOST_CLAIMS, token_at
 
 FREE, ASKED, HELD, REPORTING, FOREIGN = range(5)
 CLAIMED = (ASKED, HELD, REPORTING)
 
-MAGIC = 0x424B534C4F545331
+MAGIC = 0x424B534C4F545332
 HEADER_SIZE = 4096
-SLOT_SIZE = 4096
-DETAILS_OFFSET = 256
-DETAILS_SIZE = 3000
+# Only what is written of it takes memory.
+SLOT_SIZE = 256 * 1024
+DETAILS_OFFSET = 512
+DETAILS_SIZE = MOST_CLAIMS * 3000
+ENDS_OFFSET = DETAILS_OFFSET + DETAILS_SIZE
+ENDS_SIZE = SLOT_SIZE - ENDS_OFFSET
 READ_TRIES = 50
 
 # Words (8 bytes) of the header.
@@ -71,8 +79,15 @@ READ_TRIES = 50
     S_TOKEN,
     _,
     S_DETAILS_LENGTH,
-) = range(13)
-S_KILL_TOKEN, _, S_KILL_REASON, S_KILL_AT, S_KILL_STAGE = range(24, 29)
+    S_BASE,
+    _,
+    S_COUNT,
+    S_NEXT,
+    _,
+    S_NEXT_COUNT,
+    S_ENDS_LENGTH,
+) = range(20)
+S_KILL_TOKEN, _, S_KILL_REASON, S_KILL_AT, S_KILL_STAGE, S_TAKEN = range(24, 30)
 
 NOBODY = UUID(int=0)
 
@@ -91,8 +106,24 @@ class Slot:
     body: int
     body_started: int
     claim_seq: int
+    # The claim at work, of a batch that begins with `base`; `next_base` names what was asked for with the report.
     token: UUID
-    details: dict[str, Any] = field(default_factory=dict)
+    base: UUID
+    count: int
+    next_base: UUID
+    next_count: int
+    # One bit for each claim that the guard has taken out of the batch.
+    taken: int
+
+    @property
+    def place(self) -> int:
+        """Of the claim at work in its batch."""
+        return self.token.int - self.base.int
+
+    def tokens(self) -> list[UUID]:
+        """All that is, or may become, a claim of this slot."""
+        batch = [token_at(self.base, place) for place in range(self.count) if not self.taken >> place & 1]
+        return batch + [token_at(self.next_base, place) for place in range(self.next_count)]
 
 
 @dataclass(frozen=True)
@@ -244,19 +275,15 @@ class SlotTable:
             before = self._words[at]
             if not before & 1:
                 slot = self.raw(index)
-                if slot is not None and self._words[at] == before:
+                if self._words[at] == before:
                     return slot
             if attempt > 5:
                 time.sleep(0.0002)
         return None
 
-    def raw(self, index: int) -> Slot | None:
-        """What stands there now, perhaps half written; None: its details cannot be read."""
+    def raw(self, index: int) -> Slot:
+        """What stands there now, perhaps half written."""
         words, floats, at = self._words, self._floats, self._at(index)
-        try:
-            details = self._details(index) if words[at + S_STATE] in CLAIMED else {}
-        except ValueError:
-            return None
         return Slot(
             index=index,
             pid=words[at + S_PID],
@@ -269,11 +296,36 @@ class SlotTable:
             body_started=words[at + S_BODY_STARTED],
             claim_seq=words[at + S_CLAIM_SEQ],
             token=self._uuid(at + S_TOKEN),
-            details=details,
+            base=self._uuid(at + S_BASE),
+            count=min(words[at + S_COUNT], MOST_CLAIMS),
+            next_base=self._uuid(at + S_NEXT),
+            next_count=min(words[at + S_NEXT_COUNT], MOST_CLAIMS),
+            taken=words[at + S_TAKEN],
         )
 
-    def raw_token(self, index: int) -> UUID:
-        return self._uuid(self._at(index) + S_TOKEN)
+    def batch(self, index: int) -> dict[int, dict[str, Any]]:
+        """What ends each claim of the batch, by its place; to be read while the owner stands still. Empty: nothing
+        was claimed."""
+        at = self._at(index)
+        base = self._uuid(at + S_BASE).int
+        text = self._text(at, DETAILS_OFFSET, min(self._words[at + S_DETAILS_LENGTH], DETAILS_SIZE))
+        return {UUID(claim["token"]).int - base: claim for claim in map(json.loads, text.splitlines())}
+
+    def claim(self, slot: Slot) -> dict[str, Any] | None:
+        """What ends the claim at work; None: it cannot be read now, its owner went on."""
+        with contextlib.suppress(KeyError, ValueError):
+            return self.batch(slot.index)[slot.place]
+        return None
+
+    def ends(self, index: int) -> dict[int, dict[str, Any]]:
+        """What came of those of the batch that are over, by their places in it."""
+        at = self._at(index)
+        text = self._text(at, ENDS_OFFSET, min(self._words[at + S_ENDS_LENGTH], ENDS_SIZE))
+        return {end["place"]: end for end in map(json.loads, text.splitlines())}
+
+    def _text(self, at: int, offset: int, length: int) -> bytes:
+        start = at * 8 + offset
+        return self._memory[start : start + length]
 
     def raw_owner(self, index: int) -> tuple[int, int]:
         at = self._at(index)
@@ -357,9 +409,27 @@ class SlotTable:
         self._words[at + S_STATE] = state
         self._floats[at + S_SINCE] = processes.boottime()
 
-    def put_owner(self, at: int, pid: int) -> None:
+    def put_owner(self, at: int, pid: int, started: int) -> None:
         self._words[at + S_PID] = pid
-        self._words[at + S_PID_STARTED] = processes.started(pid)
+        self._words[at + S_PID_STARTED] = started
+
+    def put_batch(self, at: int, base: UUID, count: int) -> None:
+        self._put_uuid(at + S_BASE, base)
+        self._words[at + S_COUNT] = count
+        self._words[at + S_TAKEN] = 0
+        self._words[at + S_ENDS_LENGTH] = self._words[at + S_DETAILS_LENGTH] = 0
+        self.put_next(at, NOBODY, 0)
+
+    def put_next(self, at: int, base: UUID, count: int) -> None:
+        self._put_uuid(at + S_NEXT, base)
+        self._words[at + S_NEXT_COUNT] = count
+
+    def taken(self, index: int) -> int:
+        return self._words[self._at(index) + S_TAKEN]
+
+    def take(self, index: int, places: int) -> None:
+        """Out of the batch; who takes holds the hand-over lock."""
+        self._words[self._at(index) + S_TAKEN] |= places
 
     def put_claim(self, at: int, token: UUID, claim_seq: int, deadline: float) -> None:
         self._put_uuid(at + S_TOKEN, token)
@@ -371,32 +441,34 @@ class SlotTable:
         self._words[at + S_BODY] = group
         self._words[at + S_BODY_STARTED] = leader_started
 
-    def put_details(self, at: int, details: dict[str, Any]) -> None:
-        text = json.dumps(details, separators=(",", ":")).encode()
+    def put_details(self, at: int, details: Sequence[dict[str, Any]]) -> None:
+        text = b"\n".join(json.dumps(one, separators=(",", ":")).encode() for one in details)
         if len(text) > DETAILS_SIZE:
-            raise ValueError(f"a claim of {len(text)} bytes does not fit its slot")
+            raise ValueError(f"claims of {len(text)} bytes do not fit their slot")
         start = at * 8 + DETAILS_OFFSET
         self._memory[start : start + len(text)] = text
         self._words[at + S_DETAILS_LENGTH] = len(text)
+
+    def add_end(self, index: int, line: bytes) -> bool:
+        """False: there is no room for it."""
+        at = self._at(index)
+        length = self._words[at + S_ENDS_LENGTH]
+        if length + len(line) > ENDS_SIZE:
+            return False
+        start = at * 8 + ENDS_OFFSET + length
+        self._memory[start : start + len(line)] = line
+        self._words[at + S_ENDS_LENGTH] = length + len(line)
+        return True
 
     def clear(self, index: int) -> None:
         with self.writing(index) as at:
             self.put_state(at, FREE)
             self.put_claim(at, NOBODY, 0, 0.0)
             self.put_body(at, 0, 0)
-            self._words[at + S_DETAILS_LENGTH] = 0
+            self.put_batch(at, NOBODY, 0)
 
     def _at(self, index: int) -> int:
         return (HEADER_SIZE + index * SLOT_SIZE) // 8
-
-    def _details(self, index: int) -> dict[str, Any]:
-        at = self._at(index)
-        length = min(self._words[at + S_DETAILS_LENGTH], DETAILS_SIZE)
-        if not length:
-            return {}
-        start = at * 8 + DETAILS_OFFSET
-        details = json.loads(self._memory[start : start + length])
-        return details if isinstance(details, dict) else {}
 
     def _uuid(self, word: int) -> UUID:
         return UUID(int=(self._words[word] << 64) | self._words[word + 1])

@@ -15,11 +15,13 @@ from typing import Any
 from uuid import UUID
 
 from .ledger import Claim
-from .outcomes import LogPointer, Outcome
-from .retries import Verdict
+from .outcomes import SUCCEEDED, LogPointer, Outcome, now_utc
+from .retries import NAMED_CLASSES, Verdict
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-RETRY_KEYS = ("max_attempts", "backoff", "base", "cap")
+RETRY_KEYS = ("max_attempts", "backoff", "base", "cap", "jitter", "max_losses")
+# What the guard itself may have to report; the other names of a policy are for the process that ran the target.
+GUARDS_ERRORS = ("TimeLimitReached",)
 
 
 @dataclass(frozen=True)
@@ -37,16 +39,19 @@ class Spool:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def put(self, letter: Letter) -> None:
-        """On return it survives a crash of the machine."""
-        name = str(letter.claim.token)
-        beside = self.folder / f".{name}.{os.getpid()}"
-        with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            json.dump(_packed(letter), file)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(self.folder / f"{name}.json")
-        _sync_folder(self.folder)
+    def put(self, *letters: Letter) -> None:
+        """On return outcomes survive a crash of the machine; what is given back would be given back by rescue."""
+        for letter in letters:
+            name = str(letter.claim.token)
+            beside = self.folder / f".{name}.{os.getpid()}"
+            with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+                json.dump(_packed(letter), file)
+                file.flush()
+                if letter.outcome is not None:
+                    os.fsync(file.fileno())
+            beside.replace(self.folder / f"{name}.json")
+        if any(letter.outcome is not None for letter in letters):
+            _sync_folder(self.folder)
 
     def tokens(self) -> list[UUID]:
         return [UUID(name[: -len(".json")]) for name in os.listdir(self.folder) if name.endswith(".json")]
@@ -85,8 +90,17 @@ def details_of(claim: Claim) -> dict[str, Any]:
         "tenant": claim.tenant,
         "gated": claim.gated,
         "timeout": claim.timeout,
-        "retry": {key: claim.retry[key] for key in RETRY_KEYS if key in claim.retry},
+        "losses": claim.losses,
+        "retry": retry_of_guard(claim.retry),
     }
+
+
+def retry_of_guard(retry: dict[str, Any]) -> dict[str, Any]:
+    kept = {key: retry[key] for key in RETRY_KEYS if key in retry}
+    for error_class in NAMED_CLASSES:
+        if names := [name for name in GUARDS_ERRORS if name in (retry.get(error_class) or ())]:
+            kept[error_class] = names
+    return kept
 
 
 def claim_of(details: dict[str, Any]) -> Claim:
@@ -103,13 +117,38 @@ def claim_of(details: dict[str, Any]) -> Claim:
     )
 
 
+def end_of(outcome: Outcome, verdict: Verdict) -> dict[str, Any]:
+    """What came of a claim, as it is written down."""
+    packed = asdict(outcome)
+    for instant in ("started_at", "finished_at"):
+        packed[instant] = packed[instant].isoformat()
+    return {"outcome": packed, "verdict": asdict(verdict)}
+
+
+def short_end_of(outcome: Outcome, verdict: Verdict) -> dict[str, Any]:
+    """The same where room is scarce: of a success without result and log there is nothing to say."""
+    if verdict.state == SUCCEEDED and outcome.result is None and outcome.log is None:
+        return {}
+    return end_of(outcome, verdict)
+
+
+def letter_of(claim: Claim, end: dict[str, Any], log_is_open: bool = False) -> Letter:
+    if "outcome" not in end:
+        now = now_utc()
+        return Letter(claim, Outcome(SUCCEEDED, now, now), Verdict(SUCCEEDED))
+    outcome = dict(end["outcome"])
+    for instant in ("started_at", "finished_at"):
+        outcome[instant] = datetime.fromisoformat(outcome[instant])
+    if outcome["log"] is not None:
+        outcome["log"] = LogPointer(**outcome["log"])
+    outcome["names"] = tuple(outcome.get("names", ()))
+    return Letter(claim, Outcome(**outcome), Verdict(**end["verdict"]), log_is_open)
+
+
 def _packed(letter: Letter) -> dict[str, Any]:
     packed: dict[str, Any] = {"claim": details_of(letter.claim), "log_is_open": letter.log_is_open}
     if letter.outcome is not None and letter.verdict is not None:
-        outcome = asdict(letter.outcome)
-        for instant in ("started_at", "finished_at"):
-            outcome[instant] = outcome[instant].isoformat()
-        packed |= {"outcome": outcome, "verdict": asdict(letter.verdict)}
+        packed |= end_of(letter.outcome, letter.verdict)
     return packed
 
 
@@ -117,12 +156,7 @@ def _unpacked(packed: dict[str, Any]) -> Letter:
     claim, log_is_open = claim_of(packed["claim"]), packed["log_is_open"]
     if "outcome" not in packed:
         return Letter(claim, log_is_open=log_is_open)
-    outcome = packed["outcome"]
-    for instant in ("started_at", "finished_at"):
-        outcome[instant] = datetime.fromisoformat(outcome[instant])
-    if outcome["log"] is not None:
-        outcome["log"] = LogPointer(**outcome["log"])
-    return Letter(claim, Outcome(**outcome), Verdict(**packed["verdict"]), log_is_open)
+    return letter_of(claim, packed, log_is_open)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -45,7 +45,8 @@ class Owner:
     def hold(self, token: UUID) -> None:
         assert self.hand is not None
         self.hand.ask(token)
-        self.hand.hold(1, processes.boottime() + 60, details_of(make_claim({}, token=token)))
+        self.hand.receive(token, [details_of(make_claim({}, token=token))])
+        self.hand.begin(0, 1, processes.boottime() + 60)
 
     def next_run(self) -> None:
         os.kill(self.pid, signal.SIGUSR1)

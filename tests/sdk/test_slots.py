@@ -90,17 +90,15 @@ def test_a_claim_is_read_as_it_was_written(table: SlotTable) -> None:
     assert hand is not None
     token = uuid4()
     hand.ask(token)
-    hand.hold(7, 123.5, {"run_id": "r"})
+    claim = {"run_id": "r", "token": str(token)}
+    hand.receive(token, [claim])
+    assert hand.begin(0, 7, 123.5)
     hand.body(os.getpid(), 5)
     slot = table.read(0)
     assert slot is not None
     assert (slot.state, slot.token, slot.claim_seq, slot.deadline) == (HELD, token, 7, 123.5)
-    assert (slot.body, slot.body_started, slot.details, slot.pid) == (
-        os.getpid(),
-        5,
-        {"run_id": "r"},
-        os.getpid(),
-    )
+    assert (slot.body, slot.body_started, slot.pid) == (os.getpid(), 5, os.getpid())
+    assert table.batch(0) == {0: claim}
     hand.reporting()
     assert table.state(0) == REPORTING
     hand.release()
