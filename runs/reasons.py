@@ -1,7 +1,9 @@
 """Why a run does not go: what stands on the row, in words for whoever asks."""
 
+from jobs.instants import as_text
 from runs import transitions
 from runs.models import LiveRun
+from runs.states import LiveState
 from runs.visits import FLEXIBLE
 
 IN_WORDS = {
@@ -24,4 +26,6 @@ def in_words(live: LiveRun) -> str:
     if live.cancel_requested_at is not None:
         how = "killed" if live.terminate else "asked to stop"
         return f"{how}: {live.cancel_reason}" if live.cancel_reason else how
+    if live.state == LiveState.WAITING_CALLBACK and live.wake_at is not None:
+        return f"accepted by its target, which has until {as_text(live.wake_at)} to tell the outcome"
     return IN_WORDS.get(live.reason, live.reason)

@@ -79,15 +79,16 @@ def _claim(run: Run, number: int | None) -> Claimed | None:
 
 
 def _claims(run: Run) -> Iterator[Claimed]:
-    live = LiveRun.objects.filter(pk=run.pk, state=LiveState.RUNNING).first()
+    under_way = (LiveState.RUNNING, LiveState.WAITING_CALLBACK)
+    live = LiveRun.objects.filter(pk=run.pk, state__in=under_way).first()
     if live is not None:
-        yield Claimed(live.attempt, live.claim_seq, None)
+        yield Claimed(live.attempt, live.claim_seq, _pointer(live))
     # Read after the live row, so that an attempt which ends in between is found as finished.
     for attempt in attempts_of(run):
         yield Claimed(attempt.number, attempt.claim_seq, _pointer(attempt))
 
 
-def _pointer(attempt: Attempt) -> LogPointer | None:
+def _pointer(attempt: Attempt | LiveRun) -> LogPointer | None:
     if not attempt.log_object or attempt.log_offset is None or attempt.log_length is None:
         return None
     return LogPointer(attempt.log_object, attempt.log_offset, attempt.log_length)

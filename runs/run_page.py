@@ -94,7 +94,7 @@ def attempt_rows(run: Run) -> list[dict[str, Any]]:
         for attempt in attempts_of(run)
     ]
     live = live_of(run)
-    if live and live.state == LiveState.RUNNING:
+    if live and live.state in (LiveState.RUNNING, LiveState.WAITING_CALLBACK):
         rows.append(
             {
                 "number": live.attempt,
@@ -104,7 +104,7 @@ def attempt_rows(run: Run) -> list[dict[str, Any]]:
                 "took": took(live.claimed_at, None),
                 "error": "",
                 "exit_code": None,
-                "then": "asked to stop" if live.cancel_requested_at else "",
+                "then": "asked to stop" if live.cancel_requested_at else reasons.in_words(live),
             }
         )
     return rows

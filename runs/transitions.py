@@ -4,6 +4,7 @@ Each is one guarded statement. A row that does not come back was moved by somebo
 answer. Callers that need gates lock them before; rows are locked by id, and those of others are left alone.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -53,7 +54,19 @@ def cancel_live_runs(
         return Cancelled([], [])
     values = {"ids": list(ids), "reason": reason, "hard": terminate, "first": min(ids), "last": max(ids)}
     found = rows(connection, "cancel_live_runs", values)
-    return Cancelled([run for run, ended in found if ended], [run for run, ended in found if not ended])
+    _note_cancelled_calls(connection, {run: call for run, _, call in found if call}, reason)
+    return Cancelled([run for run, ended, _ in found if ended], [run for run, ended, _ in found if not ended])
+
+
+def _note_cancelled_calls(connection: Connection, calls: Mapping[UUID, str], reason: str) -> None:
+    """Nobody works on a run that waits for its callback, so nobody else would write down that attempt."""
+    if calls:
+        values = {
+            "attempt_ids": [attempt_id(run, json.loads(call)["claim_seq"]) for run, call in calls.items()],
+            "calls": list(calls.values()),
+            "reason": reason,
+        }
+        change(connection, "note_cancelled_calls", values)
 
 
 def promote_delayed(connection: Connection, now: datetime, most: int) -> int:

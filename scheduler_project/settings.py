@@ -166,6 +166,8 @@ PARTITIONS_AHEAD_DAYS = env.integer("BEATKEEPER_PARTITIONS_AHEAD_DAYS", 14, 8, 1
 DEDICATED_QUEUES = env.integer("BEATKEEPER_DEDICATED_QUEUES", 200, 1, 10_000)
 MAX_WORKER_LOSSES = env.integer("BEATKEEPER_MAX_WORKER_LOSSES", 3, 1, 100)
 SPOOL_DIR = env.text("BEATKEEPER_SPOOL_DIR", str(BASE_DIR / "var" / "spool"))
+# Where others reach the API: the targets of HTTP jobs, who tell an outcome later, among them.
+PUBLIC_URL = env.url("BEATKEEPER_PUBLIC_URL", "http://127.0.0.1:8000", ("http", "https")).rstrip("/")
 COMMANDS_AS_WORKER = env.boolean("BEATKEEPER_COMMANDS_AS_WORKER", False)
 POOL = env.text("BEATKEEPER_POOL", "default")
 QUEUE_PREFIX = env.text("BEATKEEPER_QUEUE_PREFIX", "bk")

@@ -176,6 +176,10 @@ def _belongings(state: str, worker: WorkerNode | None, asked: dict[str, Any]) ->
     if state == LiveState.QUEUED:
         return {"state": state, "queued_at": asked.get("queued_at", instant)}
     claimed = asked.get("claimed_at", instant)
+    if state == LiveState.WAITING_CALLBACK:
+        wake_at = asked.get("wake_at", instant + timedelta(hours=1))
+        digest = asked.get("callback_digest", "0" * 64)
+        return {"state": state, "claim_token": None, "wake_at": wake_at, "callback_digest": digest}
     return {
         "state": state,
         "claim_seq": asked.get("claim_seq", 1),

@@ -6,6 +6,8 @@ from runs import reasons
 from runs.models import Attempt, Ending, LiveRun, Run
 from runs.states import LiveState
 
+WAITING = LiveState.WAITING_CALLBACK
+
 
 def run_json(run: Run) -> Json:
     live = live_of(run)
@@ -24,6 +26,7 @@ def run_json(run: Run) -> Json:
         "started_at": instant(live.started_at if live else run.started_at),
         "finished_at": instant(run.finished_at),
         "cancel_requested_at": instant(live.cancel_requested_at) if live else None,
+        "callback_expires_at": instant(live.wake_at) if live and live.state == WAITING else None,
         "next_attempt_at": instant(live.wake_at) if live and live.state == LiveState.DELAYED else None,
         "attempt": live.attempt if live else run.attempts,
         "priority": run.priority,
@@ -65,7 +68,7 @@ def attempt_json(attempt: Attempt) -> Json:
 def running_attempt_json(live: LiveRun, worker: str) -> Json:
     return {
         "number": live.attempt,
-        "state": LiveState.RUNNING.value,
+        "state": live.state,
         "next_state": None,
         "worker": worker,
         "started_at": instant(live.claimed_at),

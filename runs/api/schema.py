@@ -17,6 +17,7 @@ from jobs.api.operations import (
     ref,
     text,
 )
+from runs.callbacks import CLASSES, OUTCOMES
 from runs.models import AttemptOutcome, ErrorClass
 from runs.states import FinalState, LiveState, Trigger
 
@@ -47,6 +48,10 @@ COMPONENTS = {
             "started_at": MAYBE_INSTANT,
             "finished_at": MAYBE_INSTANT,
             "cancel_requested_at": MAYBE_INSTANT,
+            "callback_expires_at": {
+                **MAYBE_INSTANT,
+                "description": "Until then its target may tell the outcome.",
+            },
             "next_attempt_at": MAYBE_INSTANT,
             "attempt": number("Tries so far."),
             "priority": number(),
@@ -64,7 +69,7 @@ COMPONENTS = {
     "Attempt": obj(
         {
             "number": number(),
-            "state": text(enum=["running", *AttemptOutcome.values]),
+            "state": text(enum=["running", "waiting_callback", *AttemptOutcome.values]),
             "next_state": text("What the run became by it.", nullable=True),
             "worker": text(),
             "started_at": INSTANT,
@@ -156,6 +161,33 @@ cancel_run = operation(
     gives=ref("Run"),
     errors=(400, 404, 409),
     about="One that no worker has ends at once; a running one is stopped by its worker.",
+)
+complete_run = operation(
+    "complete_run",
+    "Tell the outcome of a run",
+    tag="runs",
+    takes=obj(
+        {
+            "outcome": text(enum=list(OUTCOMES)),
+            "result": {"nullable": True, "description": "Of a success: any JSON of at most 10,000 bytes."},
+            "error": {
+                "oneOf": [
+                    text(),
+                    obj({"class": text(enum=list(CLASSES)), "type": text(), "message": text()}),
+                ],
+                "nullable": True,
+                "description": "Of a failure. The class and the type are what the job's retry policy goes by.",
+            },
+            "retry_after": {"type": "number", "nullable": True, "description": "Of a failure: seconds."},
+        },
+        required=("outcome",),
+        additionalProperties=False,
+    ),
+    gives=obj({"run": text(format="uuid"), "attempt": number(), "state": text("What the run became by it.")}),
+    errors=(400, 404, 409),
+    about="For the target of a job with `callback` that has answered 202. It takes no key but the token of the call, "
+    "`Authorization: Bearer <Beatkeeper-Callback-Token>`, which is good for that one attempt. Told again in the same "
+    "words it is answered the same. A token that is not awaited is answered like a run that does not exist.",
 )
 retry_run = operation(
     "retry_run",

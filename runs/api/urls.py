@@ -17,6 +17,7 @@ urlpatterns = [
     path("runs/<str:run_id>", views.OneRun.as_view()),
     path("runs/<str:run_id>/attempts", views.Attempts.as_view()),
     path("runs/<str:run_id>/cancel", views.CancelRun.as_view()),
+    path("runs/<str:run_id>/complete", views.CompleteRun.as_view()),
     path("runs/<str:run_id>/retry", views.RetryRun.as_view()),
     path("runs/<str:run_id>/log", views.RunLog.as_view()),
     path("worker/register", worker_views.Register.as_view()),

@@ -5,6 +5,7 @@ import re
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any
+from uuid import UUID
 
 from django.db.models import Q, QuerySet
 from django.http import HttpResponse
@@ -19,13 +20,14 @@ from jobs.idempotency import Answer
 from jobs.input_checks import expect_object, listed, refuse_unknown, refused, shown
 from jobs.models import Role
 from jobs.refusals import Missing
-from runs import run_logs, services
+from runs import callbacks, run_logs, services
 from runs.api import schema
 from runs.api.representation import attempt_json, live_of, run_json, running_attempt_json
 from runs.models import Run, WorkerNode
 from runs.states import FinalState, LiveState, Trigger
 from scheduler_project.sdk.ids import EPOCH, id_range
 
+UNDER_WAY = (LiveState.RUNNING, LiveState.WAITING_CALLBACK)
 FILTERS = ("state", "trigger", "planned_after", "planned_before", "limit", "cursor")
 FAR = datetime(9999, 1, 1, tzinfo=UTC)
 
@@ -88,7 +90,7 @@ class Attempts(APIView):
         results = [attempt_json(attempt) for attempt in finished]
         live = live_of(run)
         known = {attempt.claim_seq for attempt in finished}
-        if live and live.state == LiveState.RUNNING and live.claim_seq not in known:
+        if live and live.state in UNDER_WAY and live.claim_seq not in known:
             node = WorkerNode.objects.filter(incarnation=live.worker).first() if live.worker else None
             results.append(running_attempt_json(live, node.name if node else str(live.worker)))
         return Response({"results": results})
@@ -101,6 +103,24 @@ class CancelRun(APIView):
     def post(self, request: Request, run_id: str) -> Response:
         reason = read_reason(request.data)
         return Response(run_json(services.cancel_run(find_run(request, run_id), reason)))
+
+
+class CompleteRun(APIView):
+    """For the target of a run, which has no key of ours: the token of its attempt is all it needs."""
+
+    authentication_classes = ()
+    permission_classes = ()
+
+    @schema.complete_run
+    def post(self, request: Request, run_id: str) -> Response:
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        try:
+            run = UUID(run_id)
+        except ValueError:
+            run = UUID(int=0)
+        return Response(
+            callbacks.complete(run, token.strip() if scheme.lower() == "bearer" else "", request.data)
+        )
 
 
 class RetryRun(APIView):

@@ -1,4 +1,4 @@
-from django.db import migrations
+from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
@@ -7,4 +7,39 @@ class Migration(migrations.Migration):
         ('beatkeeper_runs', '0006_claims'),
     ]
 
-    operations = []
+    operations = [
+        migrations.AddField(
+            model_name='liverun',
+            name='callback_digest',
+            field=models.CharField(max_length=64, null=True),
+        ),
+        migrations.AddField(
+            model_name='liverun',
+            name='log_object',
+            field=models.TextField(null=True),
+        ),
+        migrations.AddField(
+            model_name='liverun',
+            name='log_offset',
+            field=models.BigIntegerField(null=True),
+        ),
+        migrations.AddField(
+            model_name='liverun',
+            name='log_length',
+            field=models.BigIntegerField(null=True),
+        ),
+        migrations.AddConstraint(
+            model_name='liverun',
+            constraint=models.CheckConstraint(condition=models.Q(models.Q(('state', 'waiting_callback'), _negated=True), models.Q(('callback_digest__isnull', False), ('wake_at__isnull', False), ('worker__isnull', False)), _connector='OR'), name='live_run_waiting_has_deadline'),
+        ),
+        migrations.AddField(
+            model_name='attempt',
+            name='callback_digest',
+            field=models.CharField(max_length=64, null=True),
+        ),
+        migrations.AddField(
+            model_name='attempt',
+            name='callback_content',
+            field=models.CharField(max_length=64, null=True),
+        ),
+    ]

@@ -117,6 +117,11 @@ class LiveRun(models.Model):
     terminate = models.BooleanField(db_default=False)
     wake_at = models.DateTimeField(null=True)
     traceparent = models.CharField(max_length=60, blank=True, db_default="")
+    # While it waits for its callback: of the token, and where the log of the call lies.
+    callback_digest = models.CharField(max_length=64, null=True)  # noqa: DJ001 - null: costs a hot row nothing
+    log_object = models.TextField(null=True)  # noqa: DJ001
+    log_offset = models.BigIntegerField(null=True)
+    log_length = models.BigIntegerField(null=True)
 
     class Meta:
         db_table = "beatkeeper_live_run"
@@ -129,6 +134,11 @@ class LiveRun(models.Model):
             ),
             models.CheckConstraint(
                 condition=~Q(state="delayed") | Q(wake_at__isnull=False), name="live_run_delayed_wakes"
+            ),
+            models.CheckConstraint(
+                condition=~Q(state="waiting_callback")
+                | Q(wake_at__isnull=False, callback_digest__isnull=False, worker__isnull=False),
+                name="live_run_waiting_has_deadline",
             ),
         ]
         indexes = [
@@ -196,6 +206,9 @@ class Attempt(Ending):
     finished_at = models.DateTimeField()
     outcome = models.CharField(max_length=10, choices=AttemptOutcome.choices)
     next_state = models.CharField(max_length=16)
+    # Of an attempt that a callback ended, or that waited for one: a repeated callback is recognised by them.
+    callback_digest = models.CharField(max_length=64, null=True)  # noqa: DJ001
+    callback_content = models.CharField(max_length=64, null=True)  # noqa: DJ001
 
     class Meta:
         db_table = "beatkeeper_attempt"

@@ -4,7 +4,7 @@
 -- What nobody has claimed ends now; what runs is asked to stop and ends with its report. Asked again it changes
 -- nothing, unless it now has no time left to end by itself.
 WITH locked AS MATERIALIZED (
-    SELECT id, state, attempt, started_at FROM beatkeeper_live_run
+    SELECT * FROM beatkeeper_live_run
     WHERE id = ANY (%(ids)s::uuid[])
     ORDER BY id FOR UPDATE
 ), ended AS (
@@ -26,7 +26,29 @@ WITH locked AS MATERIALIZED (
     WHERE run.id = locked.id AND locked.state <> 'running'
       AND run.id = ANY (%(ids)s::uuid[]) AND run.id >= %(first)s AND run.id <= %(last)s
 )
-SELECT id, state <> 'running' FROM locked;
+SELECT id, state <> 'running', CASE WHEN state = 'waiting_callback' THEN to_jsonb(locked.*)::text END FROM locked;
+
+-- name: note_cancelled_calls
+-- The attempts of runs that waited for their callback when they were cancelled, by the rows that are gone.
+INSERT INTO beatkeeper_attempt
+    (id, run_id, tenant_id, number, claim_seq, worker, worker_name, started_at, finished_at, outcome, next_state,
+     error_class, error_line, log_object, log_offset, log_length, callback_digest)
+SELECT told.attempt_id, call.id, call.tenant_id, call.attempt, call.claim_seq, call.worker,
+       coalesce((SELECT name FROM beatkeeper_worker_node WHERE incarnation = call.worker), ''),
+       call.claimed_at, clock_timestamp(), 'cancelled', 'cancelled', 'cancelled', %(reason)s,
+       coalesce(call.log_object, ''), call.log_offset, call.log_length, call.callback_digest
+FROM unnest(%(attempt_ids)s::uuid[], %(calls)s::jsonb[]) AS told (attempt_id, call)
+CROSS JOIN LATERAL jsonb_populate_record(NULL::beatkeeper_live_run, told.call) AS call
+ON CONFLICT (id) DO NOTHING;
+
+-- name: overdue_callbacks
+-- Runs whose outcome did not come in time, and what the verdict on them needs to know.
+SELECT live.id, live.claim_seq, live.worker, live.attempt, live.losses, live.job_id, live.gated, live.callback_digest,
+       version.retry::text, version.target -> 'callback' ->> 'timeout'
+FROM beatkeeper_live_run live
+JOIN beatkeeper_job_version version ON version.job_id = live.job_id AND version.version = live.version
+WHERE live.wake_at <= %(now)s AND live.state = 'waiting_callback'
+ORDER BY live.wake_at LIMIT %(most)s;
 
 -- name: promote_delayed
 -- delayed -> ready when the wait is over.

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import httpcore
 import httpx
+from django.conf import settings
 
 from jobs import durations
 from jobs.http_target import LONGEST, METHODS, SHORTEST, is_own_header, is_told_header
@@ -22,12 +23,14 @@ from runs.targets.addresses import CheckedAddresses
 from runs.targets.signatures import HEADER as SIGNATURE
 from runs.targets.signatures import MOST_KEYS, keys_in, signature
 from scheduler_project.sdk.outcomes import PERMANENT, TRANSIENT, PermanentError
-from scheduler_project.sdk.targets import Attempt, TargetFailed
+from scheduler_project.sdk.targets import Attempt, TargetFailed, WaitForCallback
 
 CONNECT_TIMEOUT = 10.0
 LOGGED_BODY = 10_000
 # Of a JSON answer, to be kept as the run's result.
 KEPT_ANSWER = 2_000
+ACCEPTED = 202
+CALLBACK = "Beatkeeper-Callback"
 TRIED_AGAIN = (408, 425, 429)
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 HEADER_VALUE = re.compile(r"([!-~]([ \t!-~]*[!-~])?)?")
@@ -80,7 +83,17 @@ def execute(attempt: Attempt) -> dict[str, Any]:
         call = redirected(call, answer.location, answer.status)
         answer = made(attempt, call, ends_at)
     judge(answer, target.get("expect"), most)
+    if answer.status == ACCEPTED and (patience := patience_of(target)):
+        raise WaitForCallback(patience)
     return result_of(answer, attempt)
+
+
+def patience_of(target: Mapping[str, Any]) -> float:
+    """How long the outcome of an accepted call may take; none, if the answer is all there is to come."""
+    callback = target.get("callback")
+    if not callback:
+        return 0.0
+    return durations.read(callback["timeout"], "target.callback.timeout", SHORTEST, LONGEST).total_seconds()
 
 
 def seconds_for(attempt: Attempt) -> float:
@@ -135,7 +148,12 @@ def own_headers(attempt: Attempt) -> dict[str, str]:
         "Beatkeeper-Run": str(claim.run_id),
         "Beatkeeper-Attempt": str(claim.attempt),
     }
-    return {**ours, "traceparent": claim.traceparent} if claim.traceparent else ours
+    if claim.traceparent:
+        ours["traceparent"] = claim.traceparent
+    if patience_of(attempt.target):
+        ours[f"{CALLBACK}-Url"] = f"{settings.PUBLIC_URL}/api/v1/runs/{claim.run_id}/complete"
+        ours[f"{CALLBACK}-Token"] = attempt.callback_token
+    return ours
 
 
 def content_of(attempt: Attempt) -> tuple[bytes, str]:
@@ -212,7 +230,7 @@ def for_stranger(call: Call, before: str) -> Call:
     if before.startswith("https:") and not call.url.startswith("https:"):
         raise PermanentError(f"{shown(before)} redirects to a URL without TLS")
     given = {name: value for name, value in call.given.items() if name.lower() in TOLD_EVERYBODY}
-    ours = {name: value for name, value in call.ours.items() if not name.startswith("Beatkeeper-Callback")}
+    ours = {name: value for name, value in call.ours.items() if not name.startswith(CALLBACK)}
     return replace(call, given=given, ours=ours, keys=())
 
 

@@ -1,0 +1,35 @@
+"""The worker's ledger over a connection that this process has already: the same statements, the same rules."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from psycopg.rows import dict_row
+from psycopg.types.json import JsonbLoader
+
+from scheduler_project.sdk.postgres import PostgresLedger
+
+
+class WorkerCursor(psycopg.Cursor[dict[str, Any]]):
+    """As on a worker's own connection: Django's binds on this side and leaves JSON as text."""
+
+    def __init__(self, connection: psycopg.Connection[Any], **_options: Any) -> None:
+        super().__init__(connection, row_factory=dict_row)
+        self.adapters.register_loader("jsonb", JsonbLoader)
+
+
+class LedgerHere(PostgresLedger):
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        super().__init__("")
+        self._given = connection
+
+    @contextmanager
+    def _connected(self) -> Iterator[psycopg.Connection[dict[str, Any]]]:
+        """What goes wrong on it is its owner's to judge."""
+        before = self._given.cursor_factory
+        self._given.cursor_factory = WorkerCursor
+        try:
+            yield self._given
+        finally:
+            self._given.cursor_factory = before
