@@ -1,6 +1,7 @@
 """What should run and when. Nothing here knows of runs."""
 
 from .access import ApiKey, Membership, Pool, Role, Tenant, slug_validator
+from .imported import ImportedTask
 from .job import (
     DEFAULT_PRIORITY,
     JOB_SLICES,
@@ -24,6 +25,7 @@ __all__ = [
     "Declaration",
     "Effect",
     "IdempotentRequest",
+    "ImportedTask",
     "Job",
     "JobClock",
     "JobStatus",
