@@ -56,6 +56,7 @@ class Beatkeeper:
         url: str | None = None,
         api_key: str | None = None,
         ca_file: str | Path | None = None,
+        broker_url: str | None = None,
         ledger: str | None = None,
         database_url: str | None = None,
         pool: str | None = None,
@@ -76,6 +77,7 @@ class Beatkeeper:
         self.tenant = tenant or ""
         self._pool = pool
         self._url, self._api_key, self._ca_file = url, api_key, ca_file
+        self._broker_url = broker_url
         self._ledger_url = ledger or database_url
         self._log_store_url = log_store
         self._spool_folder = Path(spool_folder) if spool_folder else None
@@ -219,12 +221,21 @@ class Beatkeeper:
             return self._ledger_url
         if url := self.url:
             key = self._api_key or _environment("API_KEY", "")
-            return remote_ledger_url(url, key, str(self._ca_file or _environment("CA_FILE", "")))
+            return remote_ledger_url(url, key, self.ca_file)
         return _environment("DATABASE_URL", "") or os.environ.get("DATABASE_URL", "")
 
     @property
     def url(self) -> str:
         return self._url or _environment("URL", "")
+
+    @property
+    def ca_file(self) -> str:
+        return str(self._ca_file or _environment("CA_FILE", ""))
+
+    @property
+    def broker_url(self) -> str:
+        """Of the broker that brings permits; empty: the app's own."""
+        return self._broker_url or _environment("BROKER_URL", "")
 
     @property
     def pool(self) -> str:

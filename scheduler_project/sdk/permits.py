@@ -20,11 +20,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
+from amqp import AccessRefused
 from celery import bootsteps
 from kombu import Consumer, Queue
 
 from .admission import Admission, FeedsChildren, HostPool
 from .own_loop import OwnLoop
+from .permit_connection import carries_permits, permit_connection
 from .permit_task import LANE_HEADER, NAME
 from .runtime import Runtime
 
@@ -38,7 +40,6 @@ LONGEST_PAUSE = 30.0
 READS_AT_ONCE = 100
 # The last part of a queue's name tells its arguments; of quorum queues it begins so.
 QUORUM = "q"
-AMQP = "amqp"
 
 
 class Permits(bootsteps.StartStopStep):
@@ -54,7 +55,7 @@ class Permits(bootsteps.StartStopStep):
 
     def start(self, c: Any) -> None:
         runtime = c.controller.beatkeeper.runtime
-        if c.connection.transport.driver_type != AMQP:
+        if not carries_permits(c.app):
             logger.info("This broker carries no permits: runs are fetched from the ledger")
         elif runtime.config.keeps_feed:
             self.stop(c)
@@ -68,7 +69,7 @@ class Permits(bootsteps.StartStopStep):
     def register_with_event_loop(self, c: Any, hub: Any) -> None:
         """Called for every (re)connect of the host, whose loop starts with no readers and no timers."""
         runtime = c.controller.beatkeeper.runtime
-        if runtime.config.keeps_feed or c.connection.transport.driver_type != AMQP:
+        if runtime.config.keeps_feed or not carries_permits(c.app):
             return
         self.stop(c)
         self.intake = Intake(c, hub, runtime, HostPool(c, runtime))
@@ -117,6 +118,7 @@ class Intake:
         self.consuming: set[str] = set()
         self._search: Search | None = None
         self._asked_for: set[str] = set()
+        self._refused: set[str] = set()
         self._entries: list[Any] = []
         self._answer = self._served = -1
         self._look_at = self._connect_at = self._beat_at = 0.0
@@ -167,7 +169,7 @@ class Intake:
         if not connect and answer == self._answer:
             return
         self._answer = answer
-        names = {lane.queue for lane in self.runtime.lanes() if lane.queue} - self.consuming
+        names = {lane.queue for lane in self.runtime.lanes() if lane.queue} - self.consuming - self._refused
         # A queue that was not there is asked for again only after a while.
         if connect or names - self._asked_for or (names and now >= self._look_at):
             self._asked_for, self._look_at = names, now + LOOK_AGAIN
@@ -176,11 +178,11 @@ class Intake:
 
     def _find(self, search: Search) -> None:
         try:
-            with self.c.app.connection_for_read(connect_timeout=CONNECT_TIMEOUT) as connection:
+            with permit_connection(self.c.app, connect_timeout=CONNECT_TIMEOUT) as connection:
                 search.found = existing(connection, search.names)
             if search.want_connection:
-                search.connection = self.c.app.connection_for_read(
-                    connect_timeout=CONNECT_TIMEOUT, heartbeat=self.c.amqheartbeat
+                search.connection = permit_connection(
+                    self.c.app, connect_timeout=CONNECT_TIMEOUT, heartbeat=self.c.amqheartbeat
                 )
                 search.connection.connect()
         except Exception as error:
@@ -210,13 +212,19 @@ class Intake:
     def _consume(self, names: Iterable[str]) -> None:
         if self.connection is None:
             return
-        fresh = set(names) - self.consuming
-        for name in sorted(fresh):
-            self._consumer_for(name).add_queue(Queue(name, no_declare=True))
-        if fresh:
-            for consumer in self.consumers.values():
+        for name in sorted(set(names) - self.consuming):
+            consumer = self._consumer_for(name)
+            consumer.add_queue(Queue(name, no_declare=True))
+            try:
                 consumer.consume()
-            self.consuming |= fresh
+            except AccessRefused:
+                # Shared by small tenants; ours would read the others' permits too.
+                logger.info(
+                    "Permits: %s is not ours to read; runs of its lane are fetched from the ledger", name
+                )
+                self._refused.add(name)
+                raise
+            self.consuming.add(name)
 
     def _consumer_for(self, name: str) -> Any:
         early = self.counts_each or is_quorum(name)

@@ -14,8 +14,9 @@ from celery.concurrency import prefork, solo
 
 from .guarded import GuardedWorker
 from .hand import Hand
+from .permit_connection import carries_permits
 from .permit_task import NAME
-from .permits import AMQP
+from .runtime import open_ledger
 from .slots import FOREIGN, SlotTable
 from .work import Workbench
 
@@ -44,6 +45,8 @@ class GuardedPool(bootsteps.StartStopStep):
         keeper = keeper_of(w.app)
         try:
             if not (refusal := why_not(w, keeper.ledger_url)):
+                # Nothing is connected: an address that cannot be used is said here, once, and not by each guard.
+                open_ledger(keeper.ledger_url)
                 config = keeper.config(
                     w.hostname,
                     keeper.slots or slots_of(w) if in_process(w) else slots_of(w),
@@ -52,7 +55,9 @@ class GuardedPool(bootsteps.StartStopStep):
                     keeps_feed=in_process(w),
                 )
                 self.guarded = w.beatkeeper = GuardedWorker(keeper.spool_folder, config)
-        except (OSError, ValueError) as error:
+        except ImportError as missing:
+            refusal = f"{missing.name} is not installed; a ledger over PostgreSQL needs beatkeeper[db]."
+        except (OSError, ValueError, AttributeError) as error:
             # The host's own tasks do not depend on us.
             refusal = str(error)
         if refusal:
@@ -203,10 +208,6 @@ def why_not(w: Any, ledger_url: str) -> str:
 
 def in_process(w: Any) -> bool:
     return any(base.__module__ in IN_PROCESS for base in w.pool_cls.__mro__)
-
-
-def carries_permits(app: Celery) -> bool:
-    return bool(app.connection_for_read().transport.driver_type == AMQP)
 
 
 def slots_of(w: Any) -> int:
