@@ -36,6 +36,8 @@ DATABASE_DIRECT_URL = env.postgres_url("DATABASE_DIRECT_URL", DATABASE_URL)
 CELERY_BROKER_URL = env.broker_url("CELERY_BROKER_URL", env.text("CELERY_BROKER_URL"))
 # Brokers beside the platform's own, which pools may name; and what their queues are, by name, "" for the others.
 BROKERS = env.brokers("BEATKEEPER_BROKERS")
+# RabbitMQ's management API, with an administrator's login: `manage.py broker_user` makes users there.
+BROKER_API_URL = env.url("BEATKEEPER_BROKER_API_URL", "", ("https", "http"))
 QUEUE_TYPES = env.queue_types("BEATKEEPER_QUEUE_TYPE", BROKERS)
 # Another code base's django-celery-beat, if its rows are to be served (docs/celery-beat.md).
 CELERY_BEAT_URL = env.postgres_url("BEATKEEPER_CELERY_BEAT_URL", "")

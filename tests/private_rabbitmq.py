@@ -4,6 +4,7 @@ import os
 import pwd
 import resource
 import secrets
+import shlex
 import shutil
 import signal
 import subprocess
@@ -50,13 +51,14 @@ def rabbitmq_account() -> Account | None:
 class PrivateRabbitMQ:
     """A node with ports, folders and cookie of its own; `stop` or `kill` and `start` keep the data."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, management: bool = False) -> None:
         binaries = system_binaries()
         if binaries is None:
             raise FileNotFoundError("rabbitmq-server is not installed")
         self._binaries = binaries
         self._account = rabbitmq_account()
         self.port = free_port()
+        self.management_port = free_port() if management else 0
         self.folder = Path(mkdtemp(prefix=f"bk-mq-{os.environ.get('BEATKEEPER_TEST_ID', 'x')}-"))
         self.vhost = "/"
         self.node = f"bk-{secrets.token_hex(4)}@localhost"
@@ -136,6 +138,24 @@ class PrivateRabbitMQ:
         )
         return answer.stdout
 
+    def ctl_command(self) -> str:
+        """A program of this node's that is called as rabbitmqctl is, also by who is not of its account."""
+        account = self._account
+        switch = (
+            ["setpriv", f"--reuid={account.uid}", f"--regid={account.gid}", "--clear-groups"]
+            if account
+            else []
+        )
+        words = [
+            *switch,
+            *("env", "-i", *(f"{name}={value}" for name, value in self._env().items())),
+            *(str(self._binaries / "rabbitmqctl"), "--node", self.node),
+        ]
+        program = self.folder / "ctl"
+        program.write_text(f'#!/bin/sh\ncd {self.folder}\nexec {shlex.join(words)} "$@"\n')
+        program.chmod(0o755)
+        return str(program)
+
     def queues(self) -> dict[str, int]:
         """Messages in each queue, ready and unacknowledged."""
         listed = self.ctl("list_queues", "--vhost", self.vhost, "--no-table-headers", "name", "messages")
@@ -148,8 +168,12 @@ class PrivateRabbitMQ:
         self.ctl("set_permissions", "--vhost", self.vhost, "guest", ".*", ".*", ".*")
 
     def _prepare_folder(self) -> None:
-        (self.folder / "rabbitmq.conf").write_text(CONFIGURATION.format(port=self.port))
-        (self.folder / "enabled_plugins").write_text("[].\n")
+        configuration, plugins = CONFIGURATION.format(port=self.port), ""
+        if self.management_port:
+            plugins = "rabbitmq_management"
+            configuration += f"management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {self.management_port}\n"
+        (self.folder / "rabbitmq.conf").write_text(configuration)
+        (self.folder / "enabled_plugins").write_text(f"[{plugins}].\n")
         if self._account:
             for path in (self.folder, *self.folder.iterdir()):
                 os.chown(path, self._account.uid, self._account.gid)
