@@ -25,6 +25,8 @@ def in_words(live: LiveRun) -> str:
     """Empty: nothing holds it back."""
     if live.cancel_requested_at is not None:
         how = "killed" if live.terminate else "asked to stop"
+        if live.state == LiveState.RUNNING and live.cancel_acknowledged_at is None:
+            how = f"to be {how}, of which its worker has not heard yet"
         return f"{how}: {live.cancel_reason}" if live.cancel_reason else how
     if live.state == LiveState.WAITING_CALLBACK and live.wake_at is not None:
         return f"accepted by its target, which has until {as_text(live.wake_at)} to tell the outcome"

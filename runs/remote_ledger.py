@@ -94,6 +94,7 @@ class RemoteLedger(PostgresLedger):
         if not self._owned([beat.incarnation]):
             return Answer(known=False)
         _refuse_many("held", beat.held, MOST_HELD)
+        _refuse_many("stopping", beat.stopping, MOST_HELD)
         return super().heartbeat(beat)
 
     def claim(self, wanted: Wanted, again: bool = False) -> list[Claim]:

@@ -360,6 +360,17 @@ def facts(run: Run) -> list[tuple[str, Any]]:
         ("Took", " ".join(part for part in (lasted(run), late_by(run) and f"({late_by(run)})") if part)),
         ("Tenant", run.tenant),
         ("Pool", run.pool),
+        *cancel_stages(live),
+    ]
+
+
+def cancel_stages(live: LiveRun | None) -> list[tuple[str, Any]]:
+    """Of a run under way; one that has ended says in its state what came of it."""
+    if live is None or live.cancel_requested_at is None:
+        return []
+    return [
+        ("Cancel requested", moment(live.cancel_requested_at)),
+        ("Cancel acknowledged", moment(live.cancel_acknowledged_at)),
     ]
 
 

@@ -104,7 +104,7 @@ def attempt_rows(run: Run) -> list[dict[str, Any]]:
                 "took": took(live.claimed_at, None),
                 "error": "",
                 "exit_code": None,
-                "then": "asked to stop" if live.cancel_requested_at else reasons.in_words(live),
+                "then": reasons.in_words(live),
             }
         )
     return rows

@@ -9,14 +9,13 @@ from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
 
 from jobs.display import moment
-from jobs.staff import BAD, BUSY, GOOD, QUIET, WARNING, LookOnly, OwnRelated, label, own_tenants
+from jobs.staff import BAD, BUSY, GOOD, QUIET, LookOnly, OwnRelated, label, own_tenants
 from runs.models import NodeState, WorkerNode
 from runs.scheduler_admin import skew_in_words
 
 NODE_COLOURS = {
     NodeState.ACTIVE: GOOD,
     NodeState.DRAINING: BUSY,
-    NodeState.SUSPECT: WARNING,
     NodeState.LOST: BAD,
     NodeState.LEFT: QUIET,
 }

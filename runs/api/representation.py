@@ -26,6 +26,7 @@ def run_json(run: Run) -> Json:
         "started_at": instant(live.started_at if live else run.started_at),
         "finished_at": instant(run.finished_at),
         "cancel_requested_at": instant(live.cancel_requested_at) if live else None,
+        "cancel_acknowledged_at": instant(live.cancel_acknowledged_at) if live else None,
         "callback_expires_at": instant(live.wake_at) if live and live.state == WAITING else None,
         "next_attempt_at": instant(live.wake_at) if live and live.state == LiveState.DELAYED else None,
         "attempt": live.attempt if live else run.attempts,

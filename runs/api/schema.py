@@ -48,6 +48,7 @@ COMPONENTS = {
             "started_at": MAYBE_INSTANT,
             "finished_at": MAYBE_INSTANT,
             "cancel_requested_at": MAYBE_INSTANT,
+            "cancel_acknowledged_at": MAYBE_INSTANT,
             "callback_expires_at": {
                 **MAYBE_INSTANT,
                 "description": "Until then its target may tell the outcome.",

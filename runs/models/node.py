@@ -10,7 +10,6 @@ from django.db.models.functions import Now
 class NodeState(models.TextChoices):
     ACTIVE = "active"
     DRAINING = "draining"
-    SUSPECT = "suspect"
     LOST = "lost"
     LEFT = "left"
 
@@ -31,7 +30,6 @@ class WorkerNode(models.Model):
     busy = models.PositiveIntegerField(db_default=0)
     foreign_busy = models.PositiveIntegerField(db_default=0)
     known_targets = ArrayField(models.CharField(max_length=200), default=list)
-    resources = models.JSONField(default=dict)
     region = models.CharField(max_length=60, blank=True, db_default="")
     state = models.CharField(max_length=8, choices=NodeState.choices, db_default=NodeState.ACTIVE)
     version = models.CharField(max_length=40, blank=True, db_default="")

@@ -112,6 +112,8 @@ class LiveRun(models.Model):
     queued_at = models.DateTimeField(null=True)
     started_at = models.DateTimeField(null=True)
     cancel_requested_at = models.DateTimeField(null=True)
+    # Its worker has heard of it and asked the body to stop.
+    cancel_acknowledged_at = models.DateTimeField(null=True)
     cancel_reason = models.TextField(blank=True, db_default="")
     # Without the time to end by itself that a cancelled run has.
     terminate = models.BooleanField(db_default=False)

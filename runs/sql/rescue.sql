@@ -65,7 +65,7 @@ FROM woken WHERE live.id = woken.id;
 -- Living incarnations with the age of their last beat: who may have lost the lease, and how many share its pool.
 SELECT node.incarnation, node.pool_id, node.name, node.last_beat_at, node.held_until, node.lease_seconds
 FROM beatkeeper_worker_node node
-WHERE node.state IN ('active', 'draining', 'suspect');
+WHERE node.state IN ('active', 'draining');
 
 -- name: hold_nodes
 -- Many fell silent at once: they keep their claims for one more lease.
@@ -75,7 +75,7 @@ WHERE incarnation = ANY (%(nodes)s::uuid[]) AND last_beat_at <= %(now)s - make_i
 -- name: lose_nodes
 -- An incarnation that kept silent for its lease; whoever has beaten since is spared.
 UPDATE beatkeeper_worker_node SET state = 'lost', held_until = NULL
-WHERE incarnation = ANY (%(nodes)s::uuid[]) AND state IN ('active', 'draining', 'suspect')
+WHERE incarnation = ANY (%(nodes)s::uuid[]) AND state IN ('active', 'draining')
   AND last_beat_at <= %(now)s - make_interval(secs => lease_seconds)
 RETURNING incarnation, name, pool_id;
 
@@ -104,7 +104,7 @@ LIMIT %(most)s;
 SELECT live.id, live.claim_seq
 FROM beatkeeper_worker_node node
 JOIN beatkeeper_live_run live ON live.state = 'running' AND live.worker = node.incarnation
-WHERE node.state IN ('active', 'draining', 'suspect')
+WHERE node.state IN ('active', 'draining')
   AND live.claimed_at < node.previous_beat_at AND live.claim_token <> ALL (node.held)
 LIMIT %(most)s;
 

@@ -147,6 +147,9 @@ class Guard:
                 self.ask_to_stop(current)
             else:
                 self.kill_body(current, insist or reason in ("gone", "given_back", "stuck"))
+        if reason == CANCELLED:
+            # Whoever asked for it sees that it was heard.
+            self.heartbeat.hurry()
 
     def relieve(self, slot: Slot, now: float) -> None:
         """Nothing of a batch is stuck behind a long run, and what is cancelled or no longer ours is not begun."""

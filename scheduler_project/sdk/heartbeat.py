@@ -15,8 +15,9 @@ from . import clock_skew, processes
 from .ledger import Beat, Lane, Ledger, LedgerRefused, LedgerUnavailable, WorkerInfo
 from .links import open_link
 from .plan import plan, summary
+from .outcomes import CANCELLED
 from .runtime import Runtime
-from .slots import CLAIMED, FOREIGN, HELD, NOBODY
+from .slots import CLAIMED, FOREIGN, HELD, NOBODY, NOT_KILLED, SlotTable
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +71,17 @@ def in_hand(runtime: Runtime) -> InHand:
             foreign += 1
     tokens.update(runtime.spool.tokens())
     return InHand(frozenset(tokens - {NOBODY}), frozenset(made), busy, foreign)
+
+
+def stopping(table: SlotTable) -> list[UUID]:
+    """Claims whose body has been asked to stop because somebody wants the run cancelled."""
+    found = []
+    for index, state in enumerate(table.states()):
+        request = table.kill_request(index)
+        slot = table.read(index) if state == HELD and request.reason == CANCELLED else None
+        if slot is not None and slot.token == request.token and request.stage != NOT_KILLED:
+            found.append(slot.token)
+    return found
 
 
 class Heartbeat(threading.Thread):
@@ -222,6 +234,7 @@ class Heartbeat(threading.Thread):
             draining=table.draining,
             lanes_after=max(self.heard.lanes, default=0),
             feed_after=config.feed_after,
+            stopping=stopping(table),
             skew_ms=self._skew_ms,
         )
         sent_at = processes.boottime()

@@ -65,6 +65,8 @@ class Beat:
     draining: bool
     lanes_after: int = 0
     feed_after: float = 1.0
+    # Of them those whose body was asked to stop because the run is cancelled.
+    stopping: Sequence[UUID] = ()
     # How far the worker's clock is ahead of the ledger's, as the answer before this beat let it know.
     skew_ms: float | None = None
 

@@ -3,10 +3,10 @@
 -- name: register
 -- A new incarnation; the pool must exist. One that came for a tenant is never another's.
 INSERT INTO beatkeeper_worker_node
-    (incarnation, name, pool_id, tenant_id, host, pid, slots, known_targets, version, region, state, resources, held,
+    (incarnation, name, pool_id, tenant_id, host, pid, slots, known_targets, version, region, state, held,
      lease_seconds, started_at, last_beat_at, previous_beat_at)
 SELECT %(incarnation)s, %(name)s, pool.id, %(of_tenant)s::int, %(host)s, %(pid)s, %(slots)s, %(known_targets)s, %(version)s,
-       %(region)s, 'active', '{}', '{}', %(lease)s, clock_timestamp(), clock_timestamp(), clock_timestamp()
+       %(region)s, 'active', '{}', %(lease)s, clock_timestamp(), clock_timestamp(), clock_timestamp()
 FROM beatkeeper_pool pool
 WHERE pool.slug = %(pool)s
 ON CONFLICT (incarnation) DO UPDATE SET last_beat_at = clock_timestamp()
@@ -32,11 +32,23 @@ SET previous_beat_at = CASE WHEN beat_no = %(answered)s THEN last_beat_at ELSE p
     busy = %(busy)s,
     foreign_busy = %(foreign_busy)s,
     held = %(held)s,
-    state = CASE WHEN %(draining)s THEN 'draining' WHEN state = 'suspect' THEN 'active' ELSE state END,
+    state = CASE WHEN %(draining)s THEN 'draining' ELSE state END,
     skew_ms = coalesce(%(skew_ms)s::float8, skew_ms),
     held_until = NULL
-WHERE incarnation = %(incarnation)s AND state IN ('active', 'draining', 'suspect') AND beat_no < %(number)s
+WHERE incarnation = %(incarnation)s AND state IN ('active', 'draining') AND beat_no < %(number)s
 RETURNING pool_id, last_beat_at;
+
+-- name: acknowledge_cancels
+-- Bodies that were asked to stop because somebody wants their run cancelled; of what ended meanwhile there is no row.
+UPDATE beatkeeper_live_run live SET cancel_acknowledged_at = clock_timestamp()
+FROM (
+    SELECT id FROM beatkeeper_live_run
+    WHERE claim_token = ANY (%(stopping)s::uuid[]) AND worker = %(incarnation)s AND state = 'running'
+      AND cancel_requested_at IS NOT NULL AND cancel_acknowledged_at IS NULL
+    ORDER BY id
+    FOR UPDATE
+) heard
+WHERE live.id = heard.id;
 
 -- name: claims_in_hand
 -- What became of the claims a worker says it holds.
@@ -355,7 +367,7 @@ RETURNING live.id;
 -- name: leave
 -- A clean stop. Claims that are left behind all the same are found by rescue.
 UPDATE beatkeeper_worker_node SET state = 'left', held = '{}', last_beat_at = clock_timestamp()
-WHERE incarnation = %(incarnation)s AND state IN ('active', 'draining', 'suspect');
+WHERE incarnation = %(incarnation)s AND state IN ('active', 'draining');
 
 -- name: declare
 -- Jobs that decorators ask for; the platform applies them through its own services.

@@ -4,11 +4,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from django.db.models.functions import Now
 
 from jobs.models import Job
 from runs.models import LiveRun, Run
 from runs.states import LiveState
-from scheduler_project.sdk.ledger import Claim, Ended, Ledger
+from scheduler_project.sdk.ledger import Beat, Claim, Ended, Ledger
 from scheduler_project.sdk.postgres import SQL, report_values
 from scheduler_project.sdk.retries import Verdict
 from tests.concurrency.staging import meanwhile, second_connection, wait_until_somebody_waits_for
@@ -48,6 +49,21 @@ def test_failure_that_meets_an_uncommitted_cancel_waits_and_becomes_a_cancellati
             canceller.commit()
             assert report.result(timeout=10) == "cancelled"
     assert Run.objects.get().state == "cancelled"
+    assert not LiveRun.objects.exists()
+
+
+def test_acknowledged_cancel_of_a_run_that_is_just_ending_changes_nothing(ledger: Ledger) -> None:
+    """The heartbeat was composed before the report: it waits, and finds no row any more."""
+    claim = _claim_one(ledger, make_job())
+    LiveRun.objects.update(cancel_requested_at=Now())
+    beat = Beat(claim.incarnation, 1, 0, 1, 1, 0, [claim.token], False, stopping=[claim.token])
+    with second_connection() as reporter:
+        reporter.execute(SQL["report"], _values(claim))
+        with meanwhile(lambda: ledger.heartbeat(beat)) as heartbeat:
+            wait_until_somebody_waits_for(reporter)
+            reporter.commit()
+            assert heartbeat.result(timeout=10).gone == [claim.token]
+    assert Run.objects.get().state == "succeeded"
     assert not LiveRun.objects.exists()
 
 

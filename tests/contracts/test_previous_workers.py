@@ -15,6 +15,7 @@ from tests.runs.claims import dsn_of_tests
 pytestmark = test_ledger.pytestmark
 # Neither stops nor what is terminated was known to them: dispatch holds the first, and the second end as cancelled.
 NEW = {
+    "test_heartbeat_acknowledges_the_cancels_that_were_asked_for",
     "test_claim_and_release_ask_for_stops_as_dispatch_does",
     "test_heartbeat_names_what_is_terminated_among_the_cancels",
     "test_heartbeat_tells_how_far_the_clocks_are_apart_and_keeps_what_it_is_told",

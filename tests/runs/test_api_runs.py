@@ -202,7 +202,11 @@ def test_cancelling_through_the_api(caller: Caller, job: Job) -> None:
     assert refusal(caller.post(f"runs/{ready.pk}/cancel"), 409)["code"] == "run_is_final"
     body = caller.post(f"runs/{running.pk}/cancel").json()
     assert body["state"] == "running" and body["cancel_requested_at"] is not None
+    assert body["cancel_acknowledged_at"] is None and "has not heard" in body["reason_in_words"]
     assert caller.post(f"runs/{running.pk}/cancel").json() == body
+    LiveRun.objects.filter(pk=running.pk).update(cancel_acknowledged_at=database_now())
+    body = caller.get(f"runs/{running.pk}").json()
+    assert body["cancel_acknowledged_at"] is not None and body["reason_in_words"].startswith("asked to stop")
 
 
 def test_retrying_through_the_api(caller: Caller, job: Job) -> None:

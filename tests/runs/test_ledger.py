@@ -93,7 +93,7 @@ def test_claim_takes_only_what_was_handed_over(ledger: Ledger) -> None:
     assert claim_next(ledger, job) is None
 
 
-@pytest.mark.parametrize("state", ["lost", "left", "draining", "suspect"])
+@pytest.mark.parametrize("state", ["lost", "left", "draining"])
 def test_claim_is_refused_to_an_incarnation_that_is_not_active(ledger: Ledger, state: str) -> None:
     job = make_job()
     make_run(job, LiveState.QUEUED)
@@ -277,6 +277,22 @@ def test_heartbeat_names_what_is_terminated_among_the_cancels(ledger: Ledger) ->
     answer = ledger.heartbeat(_beat(worker, number=1, held=[run.claim_token for run in runs]))
     assert set(answer.cancels) == {runs[0].claim_token, runs[1].claim_token}
     assert answer.terminates == [runs[0].claim_token]
+
+
+def test_heartbeat_acknowledges_the_cancels_that_were_asked_for(ledger: Ledger) -> None:
+    """Once, and of nobody else's runs."""
+    job = make_job()
+    worker, other = make_worker(job.pool), make_worker(job.pool)
+    mine, uncancelled = (make_run(job, LiveState.RUNNING, worker=worker) for _ in range(2))
+    theirs = make_run(job, LiveState.RUNNING, worker=other)
+    LiveRun.objects.exclude(pk=uncancelled.pk).update(cancel_requested_at=now())
+    told = [run.claim_token for run in (mine, uncancelled, theirs)]
+    ledger.heartbeat(_beat(worker, number=1, held=told, stopping=told))
+    [acknowledged] = LiveRun.objects.exclude(cancel_acknowledged_at=None)
+    assert acknowledged.pk == mine.pk
+    ledger.heartbeat(_beat(worker, number=2, held=told, stopping=told))
+    again = LiveRun.objects.get(pk=mine.pk)
+    assert again.cancel_acknowledged_at == acknowledged.cancel_acknowledged_at
 
 
 def test_success_of_a_run_that_is_to_be_cancelled_stays_a_success(ledger: Ledger) -> None:

@@ -378,6 +378,10 @@ class TestWords:
     def test_a_cancel_by_a_policy_says_why(self) -> None:
         live = make_run(make_job(), LiveState.RUNNING)
         live.cancel_requested_at, live.cancel_reason = now(), SUPERSEDED
+        assert reasons.in_words(live).startswith(
+            "to be asked to stop, of which its worker has not heard yet: "
+        )
+        live.cancel_acknowledged_at = now()
         assert reasons.in_words(live) == "asked to stop: overlap: a later time took its place"
         live.terminate = True
         assert reasons.in_words(live).startswith("killed: ")

@@ -58,6 +58,9 @@ class FakeLedger:
                 draining=beat.draining,
                 beats=worker.get("beats", 0) + 1,
             )
+            for run in state["runs"].values():
+                if run["token"] in map(str, beat.stopping):
+                    run["acknowledged"] = True
             held = {token: self._running(state, token, beat.incarnation) for token in beat.held}
             waiting = any(run["state"] == "queued" for run in state["runs"].values())
             free = beat.slots - beat.busy - beat.foreign_busy

@@ -84,6 +84,7 @@ def test_a_run_that_was_asked_to_stop_can_still_be_terminated(stage: Stage) -> N
     stage.wait_for_event("hangs", run)
     stage.ledger.change_run(run, cancel=True)
     stage.wait_for_event("shrugged", run)
+    wait_until(lambda: stage.ledger.run(run).get("acknowledged"), 5, "an acknowledged cancel")
     stage.ledger.change_run(run, terminate=True)
     assert stage.wait_for_end(run)["next"] == "cancelled"
 

@@ -59,4 +59,4 @@ def assert_it_works_again(platform: Platform, woken: Worker, other: Worker) -> N
     assert attempt["worker"] == woken.table.incarnation
 
 
-LIVING = "SELECT FROM beatkeeper_worker_node WHERE name = %s AND state IN ('active', 'draining', 'suspect')"
+LIVING = "SELECT FROM beatkeeper_worker_node WHERE name = %s AND state IN ('active', 'draining')"
