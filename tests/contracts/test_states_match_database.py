@@ -52,7 +52,8 @@ def test_only_legal_moves_are_possible(old: LiveState) -> None:
     for new in LiveState:
         live = make_run(job, old, worker=node)
         claim = {"worker": node.incarnation, "claim_token": live.pk, "claimed_at": live.planned_at}
-        extra = claim if new == LiveState.RUNNING else {"wake_at": live.planned_at}
+        waits = {"wake_at": live.planned_at, "callback_digest": "0" * 64}
+        extra = claim if new == LiveState.RUNNING else waits
         legal = new == old or new in LIVE_MOVES[old]
         try:
             with transaction.atomic():

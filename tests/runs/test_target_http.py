@@ -24,9 +24,10 @@ import pytest
 from runs.targets import addresses, http
 from runs.targets.addresses import AddressRefused, CheckedAddresses, is_public
 from runs.targets.http import execute
+from scheduler_project.sdk.callbacks import token_of
 from scheduler_project.sdk.capture import secrets_in
 from scheduler_project.sdk.outcomes import PermanentError
-from scheduler_project.sdk.targets import Attempt, TargetFailed
+from scheduler_project.sdk.targets import Attempt, TargetFailed, WaitForCallback
 from tests.runs.carried_out import OneSlot
 from tests.sdk.test_celery_target import make_claim
 
@@ -311,6 +312,38 @@ def test_nothing_is_sent_unsigned(call: Caller, server: Server, secret: str) -> 
     with pytest.raises(PermanentError):
         call(f"http://{server.host}/echo", [server.host], sign={"secret": secret})
     assert server.requests == []
+
+
+def test_an_accepted_call_waits_for_its_callback(call: Caller, server: Server, settings: Any) -> None:
+    settings.PUBLIC_URL = "https://beat.example"
+    url, callback = f"http://{server.host}/status/202", {"timeout": "PT2M"}
+    with pytest.raises(WaitForCallback) as waits:
+        call(url, [server.host], callback=callback)
+    assert waits.value.seconds == 120.0
+    headers = server.requests[0]["headers"]
+    complete = f"https://beat.example/api/v1/runs/{call.claim.run_id}/complete"
+    assert headers["Beatkeeper-Callback-Url"] == complete
+    claim = call.claim
+    assert headers["Beatkeeper-Callback-Token"] == token_of(claim.token, claim.run_id, claim.claim_seq)
+    assert headers["Beatkeeper-Callback-Token"] not in call.log
+
+
+def test_a_call_that_was_done_at_once_needs_no_callback(call: Caller, server: Server) -> None:
+    assert call(f"http://{server.host}/echo", [server.host], callback={"timeout": 60})["status"] == 200
+
+
+def test_without_a_callback_accepted_is_done(call: Caller, server: Server) -> None:
+    assert call(f"http://{server.host}/status/202", [server.host])["status"] == 202
+    assert not any("Callback" in name for name in server.requests[0]["headers"])
+
+
+def test_another_host_does_not_get_the_callback_s_token(
+    call: Caller, server: Server, stranger: Server
+) -> None:
+    url = f"http://{server.host}/to/302?http://{stranger.host}/echo"
+    call(url, [server.host, stranger.host], callback={"timeout": 60}, redirects=1)
+    assert "Beatkeeper-Callback-Token" in server.requests[0]["headers"]
+    assert not any("Callback" in name for name in stranger.requests[0]["headers"])
 
 
 def test_a_small_json_answer_is_the_result(call: Caller, server: Server) -> None:
