@@ -44,6 +44,8 @@ class Candidate(NamedTuple):
     # Its job, if that has a limit.
     limited: UUID | None
     paused: bool
+    # Its job's breaker is not closed, and it is not the probe.
+    broken: bool
     # Read only while a stop names a tag.
     tags: str | None
 
@@ -296,6 +298,8 @@ class Pass:
     def _own_reason(self, run: Candidate) -> str:
         if run.paused:
             return transitions.PAUSED
+        if run.broken:
+            return transitions.BREAKER
         if run.tags is not None:
             stop = self.stops.holds(run.tenant_id, self.pool.id, json.loads(run.tags), self.now)
             if stop is not None:

@@ -9,12 +9,13 @@ from django.db.models import Count
 from jobs import stops
 from jobs.instants import as_text
 from jobs.models import Job, JobStatus
+from runs import breakers
 from runs.models import Lane, LiveRun, MissedSpan, SpanState
 from runs.states import LiveState
 
 
 class Obstacle(NamedTuple):
-    """`code` is for programs: status, stop, lane, blocked, delayed, schedule."""
+    """`code` is for programs: status, stop, lane, breaker, blocked, delayed, schedule."""
 
     code: str
     detail: str
@@ -24,6 +25,7 @@ class Obstacle(NamedTuple):
 def obstacles(job: Job, now: datetime) -> Iterator[Obstacle]:
     yield from _stops(job, now)
     yield from _lane(job)
+    yield from _breaker(job)
     yield from _status(job)
     yield from _runs(job)
 
@@ -44,6 +46,12 @@ def _lane(job: Job) -> Iterator[Obstacle]:
     lane = Lane.objects.filter(pool=job.pool_id, tenant=job.tenant_id).exclude(reason="").first()
     if lane is not None:
         yield Obstacle("lane", f"your lane in the pool {job.pool.slug} cannot go: {lane.reason}")
+
+
+def _breaker(job: Job) -> Iterator[Obstacle]:
+    breaker = breakers.breaker_of(job)
+    if breaker is not None and (words := breakers.in_words(breaker)):
+        yield Obstacle("breaker", words, f"/api/v1/jobs/{job.pk}/breaker")
 
 
 def _status(job: Job) -> Iterator[Obstacle]:

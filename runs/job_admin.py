@@ -17,9 +17,19 @@ from jobs.database_clock import database_now
 from jobs.display import NOTHING
 from jobs.job_admin import JobAdmin
 from jobs.models import Job, JobStatus
-from jobs.staff import UncountedList, button, found_or_missing, go_to, link, list_of, page_of, telling
-from runs import services
-from runs.models import Lane, LiveRun, MissedSpan, Run
+from jobs.staff import (
+    UncountedList,
+    button,
+    found_or_missing,
+    go_to,
+    link,
+    list_of,
+    page_of,
+    sentence,
+    telling,
+)
+from runs import breakers, services
+from runs.models import BreakerState, Lane, LiveRun, MissedSpan, Run
 from runs.run_lists import WINDOWS, window_of
 from runs.run_page import lasted, state_label, state_of
 from scheduler_project.sdk.sql import statements
@@ -59,7 +69,7 @@ class JobWithRuns(JobAdmin):
         "priority",
     )
     actions = ("run_chosen", "pause_chosen", "resume_chosen")
-    actions_detail = ["run_now", "pause", "resume", "change_time", "cancel", "delete"]
+    actions_detail = ["run_now", "close_breaker", "pause", "resume", "change_time", "cancel", "delete"]
     actions_row = ["run_now", "pause", "resume", "cancel"]
     change_form_outer_before_template = "runs/job_summary.html"
 
@@ -68,6 +78,9 @@ class JobWithRuns(JobAdmin):
 
     def useless_buttons(self, job: Job) -> set[str]:
         useless = super().useless_buttons(job)
+        breaker = breakers.breaker_of(job)
+        if breaker is None or breaker.state == BreakerState.CLOSED:
+            useless |= {"close_breaker"}
         return useless | {"run_now"} if job.status == JobStatus.CANCELLED else useless
 
     def summary(self, job: Job) -> dict[str, Any]:
@@ -77,7 +90,7 @@ class JobWithRuns(JobAdmin):
         known = super().summary(job)
         return {
             **known,
-            "why": [*known["why"], *lane_of(job)],
+            "why": [*known["why"], *lane_of(job), *breaker_in_words(job)],
             "runs": [in_a_line(run) for run in runs],
             "hot": WINDOWS[HOT][0].lower(),
         }
@@ -109,6 +122,20 @@ class JobWithRuns(JobAdmin):
             target = page_of(services.run_now(job, reason=form.cleaned_data["reason"]))
         return go_to(request, target)
 
+    @button(
+        "Close breaker",
+        icon="electrical_services",
+        asks="Do so when you know that what the job calls works again: the runs that were held go at once. If it does "
+        "not, they fail and the breaker opens again. Left alone, one run tries after the cool-down.",
+    )
+    def close_breaker(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
+        target = list_of(Job)
+        with telling(request, "The breaker is closed; what it held goes."):
+            job = found_or_missing(self.get_object(request, object_id))
+            target = page_of(job)
+            breakers.close_breaker(job, form.cleaned_data["reason"])
+        return go_to(request, target)
+
     @admin.action(description="Run the chosen jobs now", permissions=["pause"])
     def run_chosen(self, request: HttpRequest, jobs: QuerySet[Any]) -> None:
         self.do_all(request, jobs, services.run_now, "on their way")
@@ -120,6 +147,12 @@ def lane_of(job: Job) -> list[SafeString]:
     if lane is None or stops.of_job(job, database_now()):
         return []
     return [format_html("{}: {}", link(page_of(lane), "Its lane cannot go"), lane.reason)]
+
+
+def breaker_in_words(job: Job) -> list[str]:
+    breaker = breakers.breaker_of(job)
+    words = breakers.in_words(breaker) if breaker else ""
+    return [sentence(words)] if words else []
 
 
 def in_a_line(run: Run) -> dict[str, Any]:

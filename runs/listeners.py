@@ -10,13 +10,14 @@ from jobs import signals
 from jobs.models import Job, JobVersion, Overlap
 from jobs.planned_times import TakenInstant
 from runs import catch_up, catch_up_pace
-from runs.models import JobGate, LiveRun, MissedSpan, Run
+from runs.models import Breaker, JobGate, LiveRun, MissedSpan, Run
 from runs.overlap import GATED
 from runs.requests import lock_runs_of
 from runs.services import cancel_unfinished
-from runs.transitions import OVERLAP, release_all_waiting, release_gated
+from runs.transitions import OVERLAP, release_all_waiting, release_broken, release_gated
 from runs.trigger import trigger_job
 from scheduler_project.sdk.ids import run_id
+from scheduler_project.sdk.postgres import MOST_RELEASED
 
 
 @receiver(signals.clock_locked)
@@ -39,14 +40,16 @@ def answer_missed_instant(job: Job, at: datetime, **_: Any) -> datetime | None:
 
 @receiver(signals.spec_written)
 def keep_gate(job: Job, spec: JobVersion, **_: Any) -> None:
-    """A job with a limit, or whose runs may wait for each other, has its gate. What is under way follows.
+    """A job with a limit or a breaker, or whose runs may wait for each other, has its gate. What is under way follows.
 
     As long as runs wait for each other the gate stays, whatever the policy is now: each that ends lets the next go.
     """
-    limit, needs_gate = spec.max_concurrency, spec.max_concurrency is not None or spec.overlap in GATED
+    limit = spec.max_concurrency
+    needs_gate = limit is not None or spec.breaker is not None or spec.overlap in GATED
     if job.version == 1:
         if needs_gate:
             JobGate.objects.create(job=job, max_running=limit)
+        keep_breaker(spec)
         return
     had_gate = JobGate.objects.select_for_update().filter(job=job).exists()
     if had_gate:
@@ -57,6 +60,7 @@ def keep_gate(job: Job, spec: JobVersion, **_: Any) -> None:
         JobGate.objects.create(job=job, max_running=limit)
     elif had_gate and not needs_gate:
         JobGate.objects.filter(job=job).delete()
+    keep_breaker(spec)
     if had_gate != needs_gate:
         ids = [live["id"] for live in lock_runs_of(job.pk)]
         LiveRun.objects.filter(pk__in=ids).update(gated=needs_gate)
@@ -68,6 +72,19 @@ def release_under(spec: JobVersion) -> None:
     if spec.overlap == Overlap.ALLOW_ALL:
         release_all_waiting(connection.connection, spec.job_id)
     release_gated(connection.connection, [spec.job_id])
+
+
+def keep_breaker(spec: JobVersion) -> None:
+    """The gate is ours. One that is open stays so for as long as it was to; without it what it held goes."""
+    if spec.breaker is not None:
+        values = {
+            "limit": spec.breaker["failures"],
+            "cooldown_ms": round(spec.breaker["cooldown"] * 1000),
+        }
+        Breaker.objects.update_or_create(job_id=spec.job_id, defaults=values)
+    elif spec.version > 1 and Breaker.objects.filter(job=spec.job_id).delete()[0]:
+        connection.ensure_connection()
+        release_broken(connection.connection, [spec.job_id], MOST_RELEASED)
 
 
 @receiver(signals.spec_written)

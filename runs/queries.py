@@ -15,11 +15,20 @@ from scheduler_project.sdk.sql import statements
 FOLDER = Path(__file__).parent / "sql"
 SQL = {
     name: text
-    for subject in ("trigger", "dispatch", "rescue", "schedulers", "stops", "overlap", "catch_up", "celery_beat")
+    for subject in (
+        "trigger",
+        "dispatch",
+        "rescue",
+        "schedulers",
+        "stops",
+        "overlap",
+        "catch_up",
+        "celery_beat",
+    )
     for name, text in statements(FOLDER / f"{subject}.sql").items()
 }
 # One that scheduler and worker share.
-SQL["release_waiting"] = LEDGER["release_waiting"]
+SQL |= {name: LEDGER[name] for name in ("release_waiting", "note_breaker", "release_broken")}
 
 Connection = psycopg.Connection[Any]
 Row = tuple[Any, ...]

@@ -22,7 +22,7 @@ from runs.queries import Connection, change, rows
 from runs.sweep import SWEEP_SECONDS, Sweep, look_again
 from runs.transitions import LostAttempt
 from scheduler_project.sdk.outcomes import WORKER_LOST, stated_failure
-from scheduler_project.sdk.retries import decide, most_losses
+from scheduler_project.sdk.retries import DEAD, DELAYED, decide, most_losses
 
 logger = logging.getLogger(__name__)
 
@@ -194,7 +194,11 @@ def lose(connection: Connection, claims: dict[UUID, int], line: str) -> dict[UUI
         busy = overlap.lock_gates(connection, {claim.job_id: True for claim in found if claim.gated})
         ours = [claim for claim in found if claim.seq == claims[claim.run_id] and claim.job_id not in busy]
         states = transitions.lose_attempts(connection, [_decide(claim) for claim in ours], line)
-        transitions.release_next(connection, list({claim.job_id for claim in ours if claim.gated}))
+        gated = [claim for claim in ours if claim.gated]
+        for claim in gated:
+            if states.get(claim.run_id) in (DEAD, DELAYED):
+                transitions.note_failure(connection, claim.job_id, claim.run_id)
+        transitions.release_next(connection, list({claim.job_id for claim in gated}))
     for run_id, state in states.items():
         logger.warning("run %s lost its attempt and is %s: %s", run_id, state, line)
     return states

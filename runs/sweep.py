@@ -75,6 +75,15 @@ def _release_waiting(connection: Connection, jobs: Sequence[UUID], now: datetime
         return transitions.release_waiting(connection, [job for job in alone if job not in busy])
 
 
+def _release_broken(connection: Connection, jobs: Sequence[UUID], now: datetime, most: int) -> int:
+    """Of breakers that have cooled down the probe, of those that are closed by now everything."""
+    with connection.transaction():
+        busy = overlap.lock_gates(connection, dict.fromkeys(jobs, True))
+        free = [job for job in jobs if job not in busy]
+        transitions.begin_probes(connection, free, now)
+        return transitions.release_broken(connection, free, most)
+
+
 def _release_known(connection: Connection, jobs: Sequence[UUID], now: datetime, most: int) -> int:
     return transitions.release_known(connection, jobs, now, most)
 
@@ -94,6 +103,7 @@ def _release_permitted(
 RELEASES: dict[str, Release] = {
     transitions.CONCURRENCY: _release_gated,
     transitions.OVERLAP: _release_waiting,
+    transitions.BREAKER: _release_broken,
     transitions.UNKNOWN_TARGET: _release_known,
     **{reason: partial(_release_unstopped, reason) for reason in (transitions.PAUSED, transitions.BLACKOUT)},
     **{

@@ -17,6 +17,9 @@ from scheduler_project.sdk.ids import attempt_id
 CONCURRENCY = "concurrency"
 # Waits for the other scheduled runs of its job.
 OVERLAP = "overlap"
+# The breaker of its job is open, or half open and another run is the probe.
+BREAKER = "breaker"
+RETRY_BUDGET = "retry budget"
 PAUSED = "paused"
 BLACKOUT = "blackout"
 UNKNOWN_TARGET = "no worker knows the target"
@@ -127,6 +130,20 @@ def release_all_waiting(connection: Connection, job: UUID) -> int:
 def release_next(connection: Connection, jobs: Sequence[UUID]) -> int:
     """What the ended runs of these jobs made room for. The gates are ours."""
     return release_gated(connection, jobs) + release_waiting(connection, jobs)
+
+
+def note_failure(connection: Connection, job: UUID, run: UUID) -> None:
+    """Tells the breaker of a job, if it has one, of an attempt that was lost. The gate is ours."""
+    rows(connection, "note_breaker", {"job_id": job, "run_id": run, "failed": True})
+
+
+def begin_probes(connection: Connection, jobs: Sequence[UUID], now: datetime) -> int:
+    return len(rows(connection, "begin_probes", {"jobs": list(jobs), "now": now})) if jobs else 0
+
+
+def release_broken(connection: Connection, jobs: Sequence[UUID], most: int) -> int:
+    """Of jobs whose breaker is closed or gone. The gates are ours."""
+    return change(connection, "release_broken", {"jobs": list(jobs), "most": most}) if jobs else 0
 
 
 def release_known(connection: Connection, jobs: Sequence[UUID], now: datetime, most: int) -> int:

@@ -23,7 +23,7 @@ from jobs.models import (
 )
 from jobs.services import create_job
 from jobs.tenants import create_key
-from runs.models import JobGate, Lane, LiveRun, Run, WorkerNode
+from runs.models import Breaker, JobGate, Lane, LiveRun, Run, WorkerNode
 from runs.overlap import GATED
 from runs.states import FinalState, LiveState, Trigger
 from scheduler_project.sdk.ids import created_run_id, run_id
@@ -86,8 +86,11 @@ def make_job(
         }
     )
     JobClock.objects.create(job=job, slice=job.id.int % JOB_SLICES, next_run_at=next_run_at)
-    if max_concurrency or job.spec.overlap in GATED:
+    if max_concurrency or job.spec.overlap in GATED or job.spec.breaker:
         JobGate.objects.create(job=job, max_running=max_concurrency)
+    if breaker := job.spec.breaker:
+        cooldown_ms = breaker["cooldown"] * 1000
+        Breaker.objects.create(job=job, limit=breaker["failures"], cooldown_ms=cooldown_ms)
     return job
 
 
@@ -145,7 +148,7 @@ def make_run(
         "available_at": planned_at,
         "rank": rank,
         "target_key": spec.target_key,
-        "gated": spec.max_concurrency is not None or spec.overlap in GATED,
+        "gated": spec.max_concurrency is not None or spec.overlap in GATED or spec.breaker is not None,
         **live,
     }
     born = state if state in (LiveState.DELAYED, LiveState.BLOCKED) else LiveState.READY

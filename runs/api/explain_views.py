@@ -26,7 +26,7 @@ COMPONENTS = {
                     {
                         "code": text(
                             "Stable; for programs.",
-                            enum=["stop", "lane", "status", "schedule", "blocked", "delayed"],
+                            enum=["stop", "lane", "breaker", "status", "schedule", "blocked", "delayed"],
                         ),
                         "detail": text("For people."),
                         "link": text(nullable=True),

@@ -1,9 +1,11 @@
 from django.urls import path
 
-from runs.api import explain_views, queue_views, request_views, views, worker_views
+from runs.api import breaker_views, explain_views, queue_views, request_views, views, worker_views
 
 urlpatterns = [
     path("jobs/<str:job_id>/explain", explain_views.ExplainJob.as_view()),
+    path("jobs/<str:job_id>/breaker", breaker_views.OneBreaker.as_view()),
+    path("jobs/<str:job_id>/breaker/close", breaker_views.CloseBreaker.as_view()),
     path("jobs/<str:job_id>/run", views.RunJob.as_view()),
     path("jobs/<str:job_id>/runs", views.RunsOfJob.as_view()),
     path("queues", queue_views.Queues.as_view()),

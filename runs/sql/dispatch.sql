@@ -124,10 +124,11 @@ UPDATE beatkeeper_lane lane SET id = DEFAULT, queue = renamed.queue FROM renamed
 SELECT best.place, best.tenant_id, best.rank, best.target_key,
        CASE WHEN gate.max_running IS NOT NULL THEN best.job_id END,
        best.trigger IN ('schedule', 'catch_up') AND job.status = 'paused',
+       coalesce(breaker.state <> 'closed' AND breaker.probe IS DISTINCT FROM best.id, false),
        CASE WHEN %(need_tags)s THEN job.tags::text END
 FROM unnest(%(tenants)s::int[], %(places)s::int[]) AS lane (tenant_id, places)
 CROSS JOIN LATERAL (
-    SELECT live.ctid AS place, live.tenant_id, live.job_id, live.rank, live.target_key, live.trigger
+    SELECT live.ctid AS place, live.id, live.tenant_id, live.job_id, live.rank, live.target_key, live.trigger, live.gated
     FROM beatkeeper_live_run live
     WHERE live.state = 'ready' AND live.pool_id = %(pool)s AND live.tenant_id = lane.tenant_id
     ORDER BY live.rank LIMIT lane.places
@@ -135,6 +136,7 @@ CROSS JOIN LATERAL (
 ) best
 JOIN beatkeeper_job job ON job.id = best.job_id
 LEFT JOIN beatkeeper_job_gate gate ON gate.job_id = best.job_id
+LEFT JOIN beatkeeper_breaker breaker ON best.gated AND breaker.job_id = best.job_id
 ORDER BY best.rank;
 
 -- name: lock_gates

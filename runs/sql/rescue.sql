@@ -290,6 +290,29 @@ WITH locked AS MATERIALIZED (
 )
 UPDATE beatkeeper_live_run live SET state = 'ready', reason = '' FROM locked WHERE live.id = locked.id;
 
+-- name: begin_probes
+-- Of breakers whose cool-down is over, or whose probe is gone without a word, the next probe: the run that waits for
+-- the oldest planned time. The gates are ours.
+WITH due AS MATERIALIZED (
+    SELECT breaker.job_id FROM beatkeeper_breaker breaker
+    WHERE breaker.job_id = ANY (%(jobs)s::uuid[])
+      AND (breaker.state = 'open' AND breaker.probe_at <= %(now)s
+           OR breaker.state = 'half_open'
+              AND NOT EXISTS (SELECT FROM beatkeeper_live_run live WHERE live.id = breaker.probe))
+), chosen AS MATERIALIZED (
+    SELECT due.job_id, oldest.id FROM due CROSS JOIN LATERAL (
+        SELECT live.id FROM beatkeeper_live_run live
+        WHERE live.state = 'blocked' AND live.reason = 'breaker' AND live.job_id = due.job_id
+        ORDER BY live.id LIMIT 1
+        FOR UPDATE SKIP LOCKED
+    ) oldest
+), half_opened AS (
+    UPDATE beatkeeper_breaker breaker SET state = 'half_open', probe = chosen.id, changed_at = clock_timestamp()
+    FROM chosen WHERE breaker.job_id = chosen.job_id
+)
+UPDATE beatkeeper_live_run live SET state = 'ready', reason = '' FROM chosen WHERE live.id = chosen.id
+RETURNING live.job_id, live.id;
+
 -- name: declarations_wait
 -- Whether decorators have asked for jobs that nobody has looked at.
 SELECT EXISTS (SELECT FROM beatkeeper_declaration WHERE applied_at IS NULL);

@@ -117,7 +117,11 @@ WITH node AS MATERIALIZED (
                                           WHERE member.pool_id = pool.id AND member.tenant_id = live.tenant_id))
            OR NOT (live.target_key = ANY (pool.exported_tasks)
                    OR EXISTS (SELECT FROM unnest(pool.exported_kinds) AS export (kind)
-                              WHERE live.target_key = 'kind:' || kind)) AS held
+                              WHERE live.target_key = 'kind:' || kind))
+           OR CASE WHEN live.gated
+                   THEN EXISTS (SELECT FROM beatkeeper_breaker breaker
+                                WHERE breaker.job_id = live.job_id AND breaker.state <> 'closed'
+                                  AND breaker.probe IS DISTINCT FROM live.id) ELSE false END AS held
     FROM picked
     JOIN beatkeeper_live_run live ON live.id = picked.id
     JOIN beatkeeper_job job ON job.id = live.job_id
@@ -179,8 +183,52 @@ SELECT name, ciphertext FROM beatkeeper_secret WHERE tenant_id = %(tenant_id)s A
 -- name: lock_gate
 -- Before a run of a job with a gate ends: whoever looks next sees it gone. Who is frozen with the gate in its hands
 -- loses it soon, or the job would stand still with it.
-SELECT max_running, set_config('idle_in_transaction_session_timeout', '5s', true)
-FROM beatkeeper_job_gate WHERE job_id = %(job_id)s FOR UPDATE;
+SELECT max_running, EXISTS (SELECT FROM beatkeeper_breaker breaker WHERE breaker.job_id = gate.job_id) AS breaks,
+       set_config('idle_in_transaction_session_timeout', '5s', true)
+FROM beatkeeper_job_gate gate WHERE job_id = %(job_id)s FOR UPDATE;
+
+-- name: note_breaker
+-- What an ended attempt says to the breaker of its job; the caller holds the gate. So many failures in a row open a
+-- closed one. Of one that is half open only the probe is heard, and of an open one nobody: those runs began before.
+WITH before AS MATERIALIZED (
+    SELECT job_id, state FROM beatkeeper_breaker
+    WHERE job_id = %(job_id)s AND (state = 'closed' OR (state = 'half_open' AND probe = %(run_id)s))
+), after AS MATERIALIZED (
+    SELECT breaker.job_id, before.state AS was,
+           CASE WHEN %(failed)s THEN least(failures + 1, "limit") ELSE 0 END AS failures,
+           %(failed)s AND (before.state = 'half_open' OR failures + 1 >= "limit") AS opens
+    FROM beatkeeper_breaker breaker JOIN before USING (job_id)
+)
+UPDATE beatkeeper_breaker breaker
+SET state = CASE WHEN after.opens THEN 'open' ELSE 'closed' END,
+    failures = after.failures,
+    opened_at = CASE WHEN after.opens THEN coalesce(breaker.opened_at, clock_timestamp()) END,
+    probe_at = CASE WHEN after.opens THEN clock_timestamp() + make_interval(secs => cooldown_ms / 1000.0) END,
+    probe = NULL,
+    changed_at = CASE WHEN after.opens OR after.was <> 'closed' THEN clock_timestamp() ELSE changed_at END
+FROM after
+WHERE breaker.job_id = after.job_id AND (after.opens OR after.was <> 'closed' OR breaker.failures <> after.failures)
+RETURNING breaker.job_id, breaker.state, after.was;
+
+-- name: release_broken
+-- blocked -> ready, of jobs whose breaker is closed or gone. The caller holds their gates.
+WITH chosen AS MATERIALIZED (
+    SELECT waiting.id
+    FROM unnest(%(jobs)s::uuid[]) AS job (id)
+    LEFT JOIN beatkeeper_breaker breaker ON breaker.job_id = job.id
+    CROSS JOIN LATERAL (
+        SELECT live.id FROM beatkeeper_live_run live
+        WHERE live.state = 'blocked' AND live.reason = 'breaker' AND live.job_id = job.id
+        ORDER BY live.id LIMIT %(most)s
+    ) waiting
+    WHERE coalesce(breaker.state, 'closed') = 'closed'
+    ORDER BY waiting.id LIMIT %(most)s
+), locked AS MATERIALIZED (
+    SELECT live.id FROM beatkeeper_live_run live JOIN chosen ON chosen.id = live.id
+    WHERE live.state = 'blocked' AND live.reason = 'breaker'
+    ORDER BY live.id FOR UPDATE OF live SKIP LOCKED
+)
+UPDATE beatkeeper_live_run live SET state = 'ready', reason = '' FROM locked WHERE live.id = locked.id;
 
 -- name: report
 -- Each of the told ends or delays its run, or gives it back, if the claim is still ours; a failure of a run that

@@ -35,12 +35,15 @@ from .ledger import (
 from .outcomes import Outcome
 from .plan import said
 from .references import SecretUnreadable, names_in
+from .retries import breakers_failure
 from .secret_box import box_of_environment
 from .sql import statements
 
 SQL = statements(Path(__file__).with_name("ledger.sql"))
 # A claim that meets a pause hands the row back; another run of the lane may still go.
 HELD_IN_A_ROW = 5
+# By the report that closes a breaker.
+MOST_RELEASED = 200
 MOST_LANES_WITH_WORK = 200
 LONGEST_JOB_NAME = 120
 OUTCOMES = {"timeout": "timeout", "worker_lost": "lost", "cancelled": "cancelled"}
@@ -145,7 +148,7 @@ class PostgresLedger:
                     if gated:
                         # The job got its gate after the claim: somebody may have begun to wait for this run.
                         with connection.transaction():
-                            _release(connection, one.claim, _lock_gate(connection, one.claim))
+                            _settle(connection, one, state, _lock_gate(connection, one.claim))
         claims = self._with_secrets(_claims(rows))
         if wanted is not None and rows and not claims:
             claims = self.claim(wanted)
@@ -187,7 +190,8 @@ class PostgresLedger:
         with self._transaction() as connection:
             gate = _lock_gate(connection, one.claim)
             [told] = _told(connection, report_values([one]))
-            _release(connection, one.claim, gate)
+            # What was heard before has told the breaker then.
+            _settle(connection, one, told.state if told.gated else None, gate)
             return told.state
 
     def give_back(self, claim: Claim) -> str | None:
@@ -361,6 +365,20 @@ def _endings(
 
 def _lock_gate(connection: Connection, claim: Claim) -> dict[str, Any] | None:
     return connection.execute(SQL["lock_gate"], {"job_id": claim.job_id}).fetchone()
+
+
+def _settle(connection: Connection, one: Ended, state: str | None, gate: Mapping[str, Any] | None) -> None:
+    """What follows for the other runs of the job. Without a gate nothing does."""
+    if gate is None:
+        return
+    failed = breakers_failure(one.outcome, state) if gate["breaks"] else None
+    if failed is not None:
+        values = {"job_id": one.claim.job_id, "run_id": one.claim.run_id, "failed": failed}
+        noted = connection.execute(SQL["note_breaker"], values).fetchone()
+        if noted is not None and noted["state"] == "closed" != noted["was"]:
+            # The sweep lets the others go, in batches.
+            connection.execute(SQL["release_broken"], {"jobs": [one.claim.job_id], "most": MOST_RELEASED})
+    _release(connection, one.claim, gate)
 
 
 def _release(connection: Connection, claim: Claim, gate: Mapping[str, Any] | None) -> None:

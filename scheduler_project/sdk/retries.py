@@ -95,6 +95,17 @@ def longest_delay(tries: int, policy: Mapping[str, Any]) -> float:
     return min(cap, base * 2.0 ** min(tries - 1, 62))
 
 
+def breakers_failure(outcome: Outcome, state: str | None) -> bool | None:
+    """Whether an ended attempt counts as a failure for its job's breaker; None: it says nothing of how the job does.
+
+    Attempts count, not runs: one run that is tried again and again may open it. What is wrong with the input, or was
+    cancelled or given back, may be fine for the next run.
+    """
+    if state == SUCCEEDED:
+        return False
+    return True if state in (DEAD, DELAYED) and outcome.error_class in RETRIED else None
+
+
 def classified(outcome: Outcome, retry: Mapping[str, Any] | None) -> Outcome:
     """With the error class that the policy gives to what was raised or stated."""
     if outcome.error_class not in CLASSIFIED or not retry:
