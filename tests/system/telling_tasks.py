@@ -1,0 +1,30 @@
+"""Tasks that tell everything they are given, in every way a careless task does."""
+
+import base64
+import hashlib
+import logging
+import sys
+from typing import Any
+from urllib.parse import quote_plus
+
+from tests.sample_tasks import app, keeper
+
+__all__ = ["app", "keeper"]
+
+
+def digest(text: str) -> str:
+    """What shows that a body had the very value, without showing it."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@app.task(name="tests.tells", bind=True)
+def tells(self: Any, key: str, raising: bool = False) -> dict[str, Any]:
+    print("had", digest(key), flush=True)  # noqa: T201
+    print("key:", key, flush=True)  # noqa: T201
+    print(f"Basic {base64.b64encode(f'user:{key}'.encode()).decode()}", file=sys.stderr)  # noqa: T201
+    sys.stdout.write(key[:7])
+    sys.stdout.write(key[7:] + "\n")
+    logging.getLogger("telling").warning("GET /?key=%s", quote_plus(key), extra={"given": {"key": key}})
+    if raising:
+        raise ValueError(f"nobody takes {key!r}")
+    return {"digest": digest(key), "given": [key], "request": repr(self.request.kwargs)}
