@@ -11,8 +11,10 @@ from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
 
 from auditlog.models import AuditEntry
+from auditlog.redaction import redact
 from jobs import instants, planned_changes, services, stops
 from jobs.database_clock import database_now
+from jobs.declarations import drift_of_job
 from jobs.display import (
     NOTHING,
     as_json,
@@ -41,6 +43,7 @@ from jobs.staff import (
     together,
 )
 from jobs.uncounted_pages import Uncounted
+from scheduler_project.sdk.plan import Difference
 
 FIRINGS_SHOWN = 5
 
@@ -181,6 +184,7 @@ class JobAdmin(KeptByService):
             "words": schedule_in_words(job, spec),
             "firings": [firing(one) for one in ahead_of(job, FIRINGS_SHOWN)] if planned(job) else [],
             "why": why_not(job, spec),
+            "declared": declared_in_words(job),
             "links": self.links(job),
         }
 
@@ -324,6 +328,34 @@ def planned(job: Job) -> bool:
 
 def firing(one: Ahead) -> dict[str, Any]:
     return {"at": moment(one.planned_at), "words": one.in_words, "dropped": one.starts_at is None}
+
+
+def declared_in_words(job: Job) -> dict[str, Any] | None:
+    """Of a job that code declares: whose, and what was changed by hand. None: of all others."""
+    found = drift_of_job(job)
+    if found is None:
+        return None
+    declaration, drift = found
+    code = f"the code base {declaration.source}" if declaration.source else "a code base"
+    changed = f"Edited by hand since then: `beatkeeper apply` of {code} sets it back"
+    return {
+        "words": f"Declared by {code}, pool {declaration.pool}. What is changed here differs from its code.",
+        "drift": [
+            *([f"What its code declares now was refused: {declaration.error}"] if declaration.error else []),
+            *([f"{changed}."] if drift else []),
+            *(str(difference) for difference in redacted(drift)),
+        ],
+    }
+
+
+def redacted(drift: list[Difference]) -> list[Difference]:
+    """A value is shown as the audit trail shows it."""
+    shown = []
+    for one in drift:
+        name = one.field.rpartition(".")[2]
+        before, after = redact({name: one.before})[name], redact({name: one.after})[name]
+        shown.append(Difference(one.field, before, after))
+    return shown
 
 
 def why_not(job: Job, spec: JobVersion) -> list[SafeString]:
