@@ -43,6 +43,7 @@ RANGES = {
     "FENCE_MARGIN_SECONDS": (1.0, 600.0),
     "LEASE_SECONDS": (2.0, 3600.0),
     "BEAT_SECONDS": (0.2, 600.0),
+    "REQUEST_SECONDS": (0.1, 300.0),
 }
 
 
@@ -70,7 +71,7 @@ class Beatkeeper:
         slots: int | None = None,
         executors: Mapping[str, Executor] | None = None,
         declare_at_start: bool = True,
-        request_timeout: float = 5.0,
+        request_seconds: float | None = None,
     ) -> None:
         """By `url` and `api_key` the platform is reached over HTTPS, by `database_url` over its database."""
         self.app = app
@@ -84,7 +85,7 @@ class Beatkeeper:
         self._lease, self._beat, self._margin = lease_seconds, beat_seconds, margin_seconds
         self._region = region
         self._slots = slots
-        self._declare_at_start, self._request_timeout = declare_at_start, request_timeout
+        self._declare_at_start, self._request_seconds = declare_at_start, request_seconds
         self._link: Link | None = None
         self._declared: list[tuple[Any, dict[str, Any]]] = []
         self.targets = Targets(app)
@@ -206,7 +207,8 @@ class Beatkeeper:
     def link(self) -> Link:
         """What plan, apply and drift ask; nothing is connected before it is asked something."""
         if self._link is None:
-            self._link = open_link(self.ledger_url, self.tenant, self.pool, self._request_timeout)
+            seconds = _seconds("REQUEST_SECONDS", self._request_seconds, 5.0)
+            self._link = open_link(self.ledger_url, self.tenant, self.pool, seconds)
         return self._link
 
     def _ask(self, asked: Asked) -> RequestedRun:

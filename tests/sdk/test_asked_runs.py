@@ -285,7 +285,7 @@ def test_without_a_platform_named_it_says_what_to_name(app: Celery, monkeypatch:
 
 @pytest.mark.parametrize("away", ["postgresql://nobody@127.0.0.1:1/none", "https://bk_key@127.0.0.1:1"])
 def test_a_platform_that_is_not_there_is_one_error(app: Celery, away: str) -> None:
-    keeper = Beatkeeper(app, ledger=away, tenant="acme", pool="payments", request_timeout=10)
+    keeper = Beatkeeper(app, ledger=away, tenant="acme", pool="payments", request_seconds=10)
     task = keeper.job()(app.task(name="shop.settle")(nothing))
     asks: list[Callable[[], Any]] = [task.run_now, lambda: task.schedule(at=AT + timedelta(days=1))]
     for ask in asks:
