@@ -157,7 +157,9 @@ class Platform:
             "celery", "-A", "scheduler_project", "beat", "-l", "info", env=self.env(), name="scheduler"
         )
 
-    def worker(self, slots: int = 2, app: str = "tests.sample_tasks", name: str = "", **env: str) -> Worker:
+    def worker(
+        self, slots: int = 2, app: str = "tests.sample_tasks", name: str = "", **env: str | None
+    ) -> Worker:
         self._workers += 1
         name = name or f"w{self._workers}@{settings.TEST_ID}-{self.folder.name}"
         spool = self.spool / str(self._workers)

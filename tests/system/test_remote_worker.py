@@ -1,0 +1,181 @@
+"""A worker that sees neither our database nor our folder: TLS with a CA of its own, a worker's key, and a user on
+RabbitMQ that may read its own queues. The API it speaks to is killed and comes back."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs.models import Role
+from runs.broker_users import Rabbitmqctl, make_user
+from runs.models import WorkerNode
+from tests.api_client import Caller
+from tests.factories import make_key
+from tests.own_ca import OwnCA
+from tests.ports import answers, free_port
+from tests.private_rabbitmq import PrivateRabbitMQ
+from tests.processes import Processes, RealProcess
+from tests.system.platform import LEASE, RECOVERY, Platform, Row, Worker, our_connection
+from tests.waiting import wait_until
+
+NOT_ITS_OWN = (
+    "DJANGO_SETTINGS_MODULE",
+    "DATABASE_URL",
+    "BEATKEEPER_DATABASE_URL",
+    "CELERY_BROKER_URL",
+    "LOG_STORE_URL",
+    "SECRET_KEY",
+)
+
+
+class Api:
+    """As it is run in production. It comes back at the address it had."""
+
+    def __init__(self, platform: Platform, processes: Processes, ca: OwnCA) -> None:
+        self.port = free_port()
+        self._platform, self._processes, self._ca = platform, processes, ca
+        self._process: RealProcess | None = None
+
+    @property
+    def url(self) -> str:
+        return f"https://localhost:{self.port}"
+
+    def start(self) -> None:
+        process = self._processes.python(
+            *("gunicorn", "scheduler_project.wsgi", "--bind", f"127.0.0.1:{self.port}", "--threads", "8"),
+            *("--certfile", str(self._ca.certificate), "--keyfile", str(self._ca.key), "--no-control-socket"),
+            env=self._platform.env(),
+            name="api",
+        )
+        wait_until(lambda: answers(self.port) or not process.is_alive(), 30, "the API")
+        assert process.is_alive(), process.text()
+        self._process = process
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        wait_until(lambda: not answers(self.port), 10, "nobody at the API's address")
+
+
+@pytest.fixture
+def api(platform_with_own_broker: Platform, processes: Processes, own_ca: OwnCA) -> Api:
+    api = Api(platform_with_own_broker, processes, own_ca)
+    api.start()
+    return api
+
+
+@pytest.fixture
+def platform(platform_with_own_broker: Platform, settings: Any) -> Platform:
+    settings.CELERY_BROKER_URL = platform_with_own_broker.broker_url
+    settings.LOG_STORE_URL = platform_with_own_broker.log_store_url
+    platform_with_own_broker.scheduler()
+    return platform_with_own_broker
+
+
+@pytest.fixture
+def key(platform: Platform) -> str:
+    return make_key(platform.tenant, Role.WORKER, pool=platform.pool)[1]
+
+
+def remote(platform: Platform, api: Api, key: str, ca: OwnCA, **env: str) -> Worker:
+    return platform.worker(
+        **{
+            **dict.fromkeys(NOT_ITS_OWN),
+            "BEATKEEPER_URL": api.url,
+            "BEATKEEPER_API_KEY": key,
+            "BEATKEEPER_CA_FILE": str(ca.ca),
+            "SAMPLE_POOL": "",
+            **env,
+        }
+    )
+
+
+def test_it_does_all_that_a_worker_of_ours_does(
+    platform: Platform, api: Api, key: str, own_ca: OwnCA, private_rabbitmq: PrivateRabbitMQ, gate: Path
+) -> None:
+    with our_connection():
+        user = make_user(platform.tenant, platform.pool, Rabbitmqctl([private_rabbitmq.ctl_command()]).make)
+    vhost = private_rabbitmq.vhost
+    address = f"amqp://{user.name}:{user.password}@127.0.0.1:{private_rabbitmq.port}/{vhost}"
+    worker = remote(
+        platform, api, key, own_ca, BEATKEEPER_BROKER_URL=address, BEATKEEPER_FEED_AFTER_SECONDS="30"
+    )
+
+    # Without the feed, which would come after half a minute: by permits, read by the limited user.
+    succeeded = platform.run_of(platform.run_once(task="tests.prints"), "succeeded")
+    assert platform.outcomes(succeeded) == ["succeeded"]
+    [queue] = platform.rows("SELECT queue FROM beatkeeper_lane")
+    assert platform.queue(queue["queue"])[1] == 1
+
+    failed = platform.run_of(platform.run_once(raising=True), "dead")
+    assert platform.outcomes(failed) == ["failed"] * 4
+    limited = platform.run_once(task="tests.hangs", timeout=1, retry={"max_attempts": 1})
+    assert platform.outcomes(platform.run_of(limited, "dead")) == ["timeout"]
+    job = platform.run_once(until=str(gate))
+    platform.wait(lambda: "attempt 1" in log_in_api(platform, platform.runs(job)[0]), 20, "lines to follow")
+    platform.cancel(job)
+    cancelled = platform.run_of(job, "cancelled")
+
+    assert "attempt 4" in log_in_api(platform, failed)
+    assert "attempt 1" in log_in_api(platform, cancelled)
+    assert_no_trace_of(key, worker)
+    assert worker.process.terminate() == 0
+    with our_connection():
+        platform.wait(lambda: WorkerNode.objects.filter(state="left").exists(), 10, "word that it left")
+
+
+def test_what_ends_while_the_platform_is_away_is_told_when_it_is_back(
+    platform: Platform, api: Api, key: str, own_ca: OwnCA, gate: Path
+) -> None:
+    worker = remote(platform, api, key, own_ca, BEATKEEPER_LEASE_SECONDS="60")
+    jobs = [platform.run_once(until=str(gate)), platform.run_once(until=str(gate), raising=True)]
+    platform.wait(lambda: len(platform.witnessed()) == 2, 30, "both to run")
+    api.kill()
+    gate.touch()
+    platform.wait(lambda: len(spooled(worker)) == 2, 20, "both results in the spool")
+    assert all(not platform.finished(job) for job in jobs)
+    api.start()
+    run = platform.run_of(jobs[0], "succeeded")
+    platform.run_of(jobs[1], "dead")
+    assert "attempt 1" in platform.log_of(run)
+    assert platform.outcomes(run) == ["succeeded"]
+    assert len(platform.witnessed(run["id"])) == 1
+    platform.wait(lambda: not spooled(worker), 10, "an empty spool")
+    platform.assert_one_attempt_at_a_time()
+
+
+def test_a_platform_away_for_longer_than_the_lease_never_sees_two_attempts_at_once(
+    platform: Platform, api: Api, key: str, own_ca: OwnCA, gate: Path
+) -> None:
+    worker = remote(platform, api, key, own_ca)
+    job = platform.run_once(until=str(gate))
+    platform.wait_for_attempt(1)
+    api.kill()
+    worker.process.wait_for_output("No heartbeat was answered in time", timeout=LEASE + 20)
+    api.start()
+    platform.wait_for_attempt(2, RECOVERY + 2 * LEASE)
+    gate.touch()
+    run = platform.run_of(job, "succeeded")
+    assert platform.outcomes(run) == ["lost", "succeeded"]
+    platform.assert_one_attempt_at_a_time()
+
+
+def log_in_api(platform: Platform, run: Row) -> str:
+    with our_connection():
+        return str(Caller(platform.tenant).get(f"runs/{run['id']}/log").content)
+
+
+def spooled(worker: Worker) -> list[Path]:
+    return [letter for folder in worker.spool_folders() for letter in (folder / "spool").glob("*.json")]
+
+
+def assert_no_trace_of(key: str, worker: Worker) -> None:
+    """Not in what anybody may list; the folder is its owner's alone."""
+    secret = key.rpartition("_")[2].encode()
+    for pid in worker.whole():
+        assert secret not in Path(f"/proc/{pid}/cmdline").read_bytes()
+    assert secret.decode() not in worker.process.text()
+    [folder] = worker.spool_folders()
+    holding = [path for path in folder.rglob("*") if path.is_file() and secret in path.read_bytes()]
+    assert [path.name for path in holding] == ["config.json"]
+    assert holding[0].stat().st_mode & 0o077 == 0
