@@ -16,7 +16,19 @@ from tests.benchmarks.stage import NotDurable, on_stage, say
 
 HERE = Path(__file__).parent
 NAMES = [
-    name for name in ("trigger", "lateness", "spike", "edit", "failover") if (HERE / f"{name}.py").exists()
+    name
+    for name in (
+        "trigger",
+        "lateness",
+        "spike",
+        "edit",
+        "failover",
+        "throughput",
+        "claim",
+        "recovery",
+        "degraded",
+    )
+    if (HERE / f"{name}.py").exists()
 ]
 ALL = "all"
 

@@ -1,0 +1,268 @@
+"""Runs a second from made to finished, beside the same tasks as plain Celery and in Procrastinate.
+
+All sides stand ready before the time begins. Ours begins when RUNS jobs are due and ends when the ledger has the
+last run's outcome: trigger, dispatch, permits, claims and reports are in it. Plain Celery's begins with the first
+message that is published and ends with the last body; Procrastinate's with the first job that is deferred. The sides
+take turns, REPEATS times, and the median of each counts.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
+from statistics import median
+from typing import Any
+
+from celery import Celery
+
+from tests.benchmarks import stored
+from tests.benchmarks.sizes import whole
+from tests.benchmarks.stage import Database, Stage, say
+from tests.processes import RealProcess
+from tests.waiting import wait_until
+
+KEYS = (
+    "ratio_noop",
+    "ratio_10ms",
+    "ratio_procrastinate",
+    "noop_per_second",
+    "celery_noop_per_second",
+    "procrastinate_noop_per_second",
+)
+TASK = "bench.tick"
+NOOP, TEN_MS = 0.0, 0.01
+DEFERRED_AT_ONCE = 1000
+LONGEST_SECONDS = 600.0
+DEFINITIONS = """
+INSERT INTO beatkeeper_tenant (slug, name, weight, allowed_hosts) VALUES ('bench', 'Bench', 1, '{}');
+INSERT INTO beatkeeper_pool (slug, description, exported_tasks, exported_kinds, shared)
+    VALUES ('default', '', ARRAY[%(task)s], '{}', true)
+"""
+JOBS = """
+INSERT INTO beatkeeper_job
+        (id, tenant_id, name, description, pool_id, status, status_note, status_by, priority, tags, version)
+    SELECT gen_random_uuid(), (SELECT id FROM beatkeeper_tenant), %(name)s || i, '', (SELECT id FROM beatkeeper_pool),
+           'active', '', '', 500, '{}', 1
+    FROM generate_series(1, %(jobs)s) i;
+INSERT INTO beatkeeper_job_version (job_id, version, target, target_key, schedule, timeout_ms, overlap, catch_up,
+        retry, resources, anchor_at, created_by)
+    SELECT id, 1, jsonb_build_object('kind', 'celery', 'task', %(task)s, 'args', jsonb_build_array(%(seconds)s::float8),
+               'kwargs', '{}'::jsonb),
+           %(task)s, '{"every": 86400}', 60000, 'allow_all', '{"policy": "last", "window": 86400.0}',
+           '{"max_attempts": 4, "backoff": "exponential", "base": 10.0, "cap": 3600.0}', '{}',
+           date_trunc('milliseconds', now()), ''
+    FROM beatkeeper_job WHERE starts_with(name, %(name)s);
+INSERT INTO beatkeeper_job_clock (job_id, slice, next_run_at)
+    SELECT id, get_byte(uuid_send(id), 15) & 63, NULL FROM beatkeeper_job WHERE starts_with(name, %(name)s)
+"""
+
+
+def measure(stage: Stage) -> dict[str, Any]:
+    repeats = whole("REPEATS", 3)
+    sizes = {NOOP: whole("RUNS", 20_000), TEN_MS: whole("RUNS_10MS", 6_000)}
+    with ExitStack() as ending:
+        ours, plain = Ours(stage, sizes), PlainCelery(stage)
+        sides: list[Side] = [ours, plain, Procrastinate(stage)]
+        for side in sides:
+            ending.enter_context(side.at_work())
+            side.rate(NOOP, min(sizes[NOOP], 500))
+        found: dict[tuple[str, float], list[float]] = {}
+        for repeat in range(repeats):
+            for seconds, side in [(NOOP, side) for side in sides] + [(TEN_MS, ours), (TEN_MS, plain)]:
+                rate = side.rate(seconds, sizes[seconds])
+                found.setdefault((side.name, seconds), []).append(rate)
+                say(f"{repeat + 1}. {side.name}, {seconds * 1000:g} ms: {rate:,.0f} runs a second")
+    middle = {key: median(rates) for key, rates in found.items()}
+    figures = {
+        "ratio_noop": middle[ours.name, NOOP] / middle[plain.name, NOOP],
+        "ratio_10ms": middle[ours.name, TEN_MS] / middle[plain.name, TEN_MS],
+        "ratio_procrastinate": middle[ours.name, NOOP] / middle["procrastinate", NOOP],
+    }
+    say(
+        f"no-ops: {figures['ratio_noop']:.2f} of plain Celery and {figures['ratio_procrastinate']:.1f} times"
+        f" Procrastinate; of 10 ms: {figures['ratio_10ms']:.2f} of plain Celery"
+    )
+    return {
+        **{name: round(ratio, 3) for name, ratio in figures.items()},
+        "noop_per_second": round(middle[ours.name, NOOP]),
+        "celery_noop_per_second": round(middle[plain.name, NOOP]),
+        "procrastinate_noop_per_second": round(middle["procrastinate", NOOP]),
+        "ten_ms_per_second": round(middle[ours.name, TEN_MS]),
+        "celery_ten_ms_per_second": round(middle[plain.name, TEN_MS]),
+        "slots": slots(),
+        "repeats": repeats,
+    }
+
+
+def slots() -> int:
+    return whole("SLOTS", 8)
+
+
+class Side:
+    name: str
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.counter = stage.folder / f"counter-{self.name}"
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        raise NotImplementedError
+
+    def rate(self, seconds: float, runs: int) -> float:
+        raise NotImplementedError
+
+    def done(self) -> int:
+        return self.counter.stat().st_size if self.counter.exists() else 0
+
+    def worker(self, app: str, name: str, url: str, **env: str) -> RealProcess:
+        arguments = ["-m", "celery", "-A", app, "worker", "-l", "warning", "-c", str(slots())]
+        arguments += [
+            "-n",
+            f"{name}@{self.stage.test_id}",
+            "--without-gossip",
+            "--without-mingle",
+            "-Q",
+            name,
+        ]
+        spool = str(self.stage.folder / f"spool-{name}")
+        env |= {"BENCH_COUNTER": str(self.counter), "BEATKEEPER_SPOOL_DIR": spool}
+        return self.stage.python(*arguments, url=url, name=name, DJANGO_SETTINGS_MODULE=None, **env).process
+
+    def until_done(self, target: int, process: RealProcess, publish: Callable[[], None]) -> float:
+        """Seconds from the first publication to the last body."""
+        began = time.monotonic()
+        publish()
+        wait_until(
+            lambda: self.done() >= target or not process.is_alive(),
+            LONGEST_SECONDS,
+            f"{target} bodies",
+            interval=0.005,
+        )
+        assert process.is_alive(), f"{self.name} ended:\n{process.text()[-3000:]}"
+        return time.monotonic() - began
+
+
+class Ours(Side):
+    name = "beatkeeper"
+
+    def __init__(self, stage: Stage, sizes: dict[float, int]) -> None:
+        super().__init__(stage)
+        self.sizes = sizes
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        self.database = Database(self.stage.migrated("throughput"), sum(self.sizes.values()))
+        self._fill()
+        scheduler = self.stage.scheduler(self.database)
+        queue = f"{self.stage.prefix}.own"
+        worker = self.worker("tests.benchmarks.worker_app", queue, self.database.url)
+        wait_until(
+            lambda: (
+                self.database.value("SELECT count(*) FROM beatkeeper_worker_node") or not worker.is_alive()
+            ),
+            60,
+            "the worker",
+        )
+        assert worker.is_alive(), f"the worker ended:\n{worker.text()[-3000:]}"
+        try:
+            yield
+            for process in (scheduler, worker):
+                assert process.is_alive(), f"{process.command} ended:\n{process.text()[-3000:]}"
+        finally:
+            self.database.session.close()
+
+    def _fill(self) -> None:
+        statements = DEFINITIONS.split(";\n")
+        for seconds, runs in self.sizes.items():
+            values = {"task": TASK, "name": name_of(seconds), "jobs": runs, "seconds": seconds}
+            for statement in [*statements, *JOBS.split(";\n")]:
+                stored.fill_in(self.database.session, statement, values)
+            statements = []
+        stored.settle(self.database.session)
+
+    def rate(self, seconds: float, runs: int) -> float:
+        session = self.database.session
+        session.execute("TRUNCATE beatkeeper_run, beatkeeper_attempt")
+        stored.settle(session)
+        begin = stored.database_now(session) + timedelta(seconds=1.5)
+        session.execute(
+            "UPDATE beatkeeper_job_clock SET next_run_at = date_trunc('milliseconds', %s::timestamptz) WHERE job_id IN"
+            " (SELECT id FROM beatkeeper_job WHERE starts_with(name, %s) ORDER BY name LIMIT %s)",
+            [begin, name_of(seconds), runs],
+        )
+        assert stored.database_now(session) < begin, "the machine is too slow to prepare in time"
+        wait_until(lambda: self._ended() >= runs, LONGEST_SECONDS, f"{runs} runs to end", interval=0.1)
+        session.execute("UPDATE beatkeeper_job_clock SET next_run_at = NULL")
+        [(ended, states, last)] = self.database.rows(
+            "SELECT count(*), array_agg(DISTINCT state), max(finished_at) FROM beatkeeper_run"
+        )
+        assert (ended, states) == (runs, ["succeeded"]), f"{ended} runs of {runs} ended as {states}"
+        return runs / float((last - begin).total_seconds())
+
+    def _ended(self) -> int:
+        """Looked at closely only once nothing is under way."""
+        if self.database.value("SELECT EXISTS (SELECT FROM beatkeeper_live_run)"):
+            return 0
+        return int(self.database.value("SELECT count(*) FROM beatkeeper_run WHERE state IS NOT NULL"))
+
+
+def name_of(seconds: float) -> str:
+    return f"of-{seconds * 1000:g}-ms-"
+
+
+class PlainCelery(Side):
+    name = "celery"
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        self.queue = f"{self.stage.prefix}.plain"
+        self.app = Celery("plain", broker=self.stage.broker_url, set_as_current=False)
+        self.app.conf.update(task_default_queue=self.queue, task_ignore_result=True)
+        self.process = self.worker("tests.benchmarks.plain_app", self.queue, "", BENCH_QUEUE=self.queue)
+        try:
+            yield
+        finally:
+            self.app.close()
+
+    def rate(self, seconds: float, runs: int) -> float:
+        def publish() -> None:
+            with self.app.producer_or_acquire() as producer:
+                for _ in range(runs):
+                    self.app.send_task(TASK, args=[seconds], producer=producer, ignore_result=True)
+
+        return runs / self.until_done(self.done() + runs, self.process, publish)
+
+
+class Procrastinate(Side):
+    name = "procrastinate"
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        self.url = self.stage.empty_database("procrastinate")
+        command = ["-m", "procrastinate", "--app", "tests.benchmarks.procrastinate_app.app"]
+        self.stage.python(*command, "schema", "--apply", url=self.url).wait_for_success(60)
+        arguments = [*command, "worker", "--concurrency", str(slots())]
+        self.process = self.stage.python(
+            *arguments, url=self.url, name="procrastinate", BENCH_COUNTER=str(self.counter)
+        ).process
+        yield
+
+    def rate(self, seconds: float, runs: int) -> float:
+        def publish() -> None:
+            asyncio.run(self._defer(seconds, runs))
+
+        return runs / self.until_done(self.done() + runs, self.process, publish)
+
+    async def _defer(self, seconds: float, runs: int) -> None:
+        # Its app is made from the environment, which names our database only here.
+        os.environ["DATABASE_URL"], before = self.url, os.environ["DATABASE_URL"]
+        from tests.benchmarks.procrastinate_app import app, run
+
+        os.environ["DATABASE_URL"] = before
+        async with app.open_async():
+            for begin in range(0, runs, DEFERRED_AT_ONCE):
+                jobs = [{"seconds": seconds}] * min(DEFERRED_AT_ONCE, runs - begin)
+                await run.batch_defer_async(*jobs)
