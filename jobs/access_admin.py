@@ -68,7 +68,11 @@ class TenantsAdmin(KeptByOperators):
     list_display = ("slug", "name", "weight", "max_running", "rate_limit", "daily_quota", "created")
     search_fields = ("slug", "name")
     ordering = ("slug",)
-    fields = (("slug", "name"), ("weight", "max_running", "rate_limit", "daily_quota"), "allowed_hosts")
+    fields = (
+        ("slug", "name"),
+        ("weight", "max_running", "rate_limit", "daily_quota", "retry_budget"),
+        "allowed_hosts",
+    )
 
     def visible(self, rows: QuerySet[Any], request: HttpRequest) -> QuerySet[Any]:
         return rows.filter(pk__in=own_tenants(request))

@@ -44,3 +44,5 @@ def limits_in_words(lane: Any) -> Iterator[str]:
         yield f"{tenant.rate_limit:g} a second"
     if tenant.daily_quota is not None:
         yield f"{counted_today(lane.day, lane.day_count, lane.now)} of {tenant.daily_quota} today"
+    if tenant.retry_budget is not None:
+        yield f"{tenant.retry_budget} retries a minute"

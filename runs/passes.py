@@ -192,7 +192,7 @@ class Rescuing(Holding):
         done = Rescued()
         with self.memory.pace.one_pass():
             done = rescue_once(self.session.connection, self.memory, now)
-        if done.promoted or done.released:
+        if done.promoted or done.retried or done.released:
             self.runs_are_ready()
         if self.memory.is_due("declarations", DECLARATIONS_SECONDS, now):
             self._apply_declarations()

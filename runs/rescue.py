@@ -19,6 +19,7 @@ from django.conf import settings
 from runs import callbacks, overlap, transitions
 from runs.pace import Pace
 from runs.queries import Connection, change, rows
+from runs.retry_budgets import let_retries_go
 from runs.sweep import SWEEP_SECONDS, Sweep, look_again
 from runs.transitions import LostAttempt
 from scheduler_project.sdk.outcomes import WORKER_LOST, stated_failure
@@ -73,6 +74,8 @@ class RescueMemory:
 @dataclass(slots=True)
 class Rescued:
     promoted: int = 0
+    # Of them and of earlier ones, those that the budgets of their tenants let go.
+    retried: int = 0
     held_nodes: int = 0
     lost_nodes: int = 0
     lost_attempts: int = 0
@@ -96,7 +99,7 @@ class Node(NamedTuple):
 def rescue_once(connection: Connection, memory: RescueMemory, now: datetime) -> Rescued:
     """One pass; each step is a short transaction of its own.
 
-    1. Wake what waited long enough.
+    1. Wake what waited long enough; retries beyond their tenant's budget wait on.
     2. Unless a brake is on: lose the nodes that kept silent for their lease, then the attempts nobody works on and
        those whose callback did not come.
     3. Look again at what is blocked.
@@ -104,6 +107,7 @@ def rescue_once(connection: Connection, memory: RescueMemory, now: datetime) -> 
     done = Rescued()
     memory.begin(now)
     done.promoted = _promote(connection, now, memory.pace.size)
+    done.retried = let_retries_go(connection, now, memory.pace.size)
     if memory.trusts(now):
         _lose_nodes(connection, memory, now, done)
         if memory.is_due("claims", CLAIMS_SECONDS, now):

@@ -18,6 +18,7 @@ from runs import requests
 from runs.births import rank
 from runs.models import Run
 from runs.states import LiveState, Trigger
+from runs.transitions import RETRY_BUDGET
 from scheduler_project.sdk.ids import created_run_id
 
 
@@ -80,7 +81,7 @@ def retry_run(run: Run, *, request: bytes = b"", reason: str = "") -> Run:
     asked = _lock_job(run.job_id)
     live = requests.lock_run(run.pk, run.job_id)
     if live is not None:
-        return _hurry(run, live["state"], reason)
+        return _hurry(run, live, reason)
     finished = _read(run.pk)
     retry = _insert(
         finished.job,
@@ -107,8 +108,9 @@ def cancel_unfinished(job: Job, reason: str) -> int:
     return len(ids)
 
 
-def _hurry(run: Run, state: str, reason: str) -> Run:
-    if state != LiveState.DELAYED:
+def _hurry(run: Run, live: dict[str, Any], reason: str) -> Run:
+    state = live["state"]
+    if state != LiveState.DELAYED and live["reason"] != RETRY_BUDGET:
         raise RunIsUnfinished(
             f"the run is {state}", field="state", hint="cancel it first, or wait for its outcome"
         )

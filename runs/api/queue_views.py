@@ -35,6 +35,7 @@ def queue_json(lane: Any) -> dict[str, Any]:
             "max_running": tenant.max_running,
             "rate_limit": tenant.rate_limit,
             "daily_quota": tenant.daily_quota,
+            "retry_budget": tenant.retry_budget,
         },
         "weight": tenant.weight,
         # Counted while there is a quota.

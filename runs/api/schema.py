@@ -89,6 +89,7 @@ COMPONENTS = {
                     "max_running": number("Runs queued or running at once.", nullable=True),
                     "rate_limit": {"type": "number", "nullable": True, "description": "Runs a second."},
                     "daily_quota": number("Runs handed over on a day (UTC).", nullable=True),
+                    "retry_budget": number("Retries let go a minute, over all pools.", nullable=True),
                 }
             ),
             "weight": number("Of the pool's slots, a share by weight is yours."),

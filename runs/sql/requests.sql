@@ -44,15 +44,15 @@ SELECT max_running FROM beatkeeper_job_gate WHERE job_id = %(job_id)s FOR UPDATE
 
 -- name: lock_live_run
 -- The unfinished run, ours until the transaction ends: no claim, report or rescue passes meanwhile.
-SELECT id, state, attempt, cancel_requested_at FROM beatkeeper_live_run WHERE id = %(id)s FOR UPDATE;
+SELECT id, state, reason, attempt, cancel_requested_at FROM beatkeeper_live_run WHERE id = %(id)s FOR UPDATE;
 
 -- name: lock_live_runs_of_job
 -- All unfinished runs of a job, in the order everybody locks them.
 SELECT id, state FROM beatkeeper_live_run WHERE job_id = %(job_id)s ORDER BY id FOR UPDATE;
 
 -- name: hurry
--- A run waiting for its back-off goes now.
+-- A run waiting for its back-off, or for its tenant's budget of retries, goes now.
 UPDATE beatkeeper_live_run
 SET state = 'ready', available_at = %(now)s, rank = %(rank)s, wake_at = NULL, reason = ''
-WHERE id = %(id)s AND state = 'delayed'
+WHERE id = %(id)s AND (state = 'delayed' OR state = 'blocked' AND reason = 'retry budget')
 RETURNING id;

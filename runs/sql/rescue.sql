@@ -51,15 +51,80 @@ WHERE live.wake_at <= %(now)s AND live.state = 'waiting_callback'
 ORDER BY live.wake_at LIMIT %(most)s;
 
 -- name: promote_delayed
--- delayed -> ready when the wait is over.
+-- delayed -> ready when the wait is over; a retry of a tenant with a budget goes to where the budget lets it go.
 WITH woken AS MATERIALIZED (
-    SELECT id FROM beatkeeper_live_run
+    SELECT id, tenant_id, reason IN ('retry', 'worker lost') AS retries FROM beatkeeper_live_run
     WHERE wake_at <= %(now)s AND state = 'delayed'
     ORDER BY wake_at LIMIT %(most)s
     FOR UPDATE SKIP LOCKED
+), budgeted AS MATERIALIZED (
+    SELECT id FROM beatkeeper_tenant WHERE retry_budget IS NOT NULL AND id = ANY (ARRAY(SELECT tenant_id FROM woken))
+), moved AS (
+    SELECT woken.id, woken.retries AND budgeted.id IS NOT NULL AS paced
+    FROM woken LEFT JOIN budgeted ON budgeted.id = woken.tenant_id
 )
-UPDATE beatkeeper_live_run live SET state = 'ready', reason = '', wake_at = NULL
-FROM woken WHERE live.id = woken.id;
+UPDATE beatkeeper_live_run live
+SET state = CASE WHEN paced THEN 'blocked' ELSE 'ready' END,
+    reason = CASE WHEN paced THEN 'retry budget' ELSE '' END, wake_at = NULL
+FROM moved WHERE live.id = moved.id;
+
+-- name: tenants_at_their_budget
+-- Tenants whose retries wait for their budget, by loose index scan: one probe each, however many wait.
+WITH RECURSIVE tenant (id) AS (
+    (SELECT tenant_id FROM beatkeeper_live_run
+     WHERE state = 'blocked' AND reason = 'retry budget' ORDER BY tenant_id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT live.tenant_id FROM beatkeeper_live_run live
+            WHERE live.state = 'blocked' AND live.reason = 'retry budget' AND live.tenant_id > tenant.id
+            ORDER BY live.tenant_id LIMIT 1)
+    FROM tenant WHERE tenant.id IS NOT NULL
+)
+SELECT id FROM tenant WHERE id IS NOT NULL;
+
+-- name: make_budgets
+-- A tenant's row comes with its first retry, full. Of those that have one none is tried: the insert would wait for
+-- whoever takes from it.
+INSERT INTO beatkeeper_retry_budget (tenant_id, tokens, tokens_at)
+SELECT tenant.id, greatest(1, tenant.retry_budget * %(burst)s / 60.0), %(now)s
+FROM beatkeeper_tenant tenant
+WHERE tenant.id = ANY (%(tenants)s::int[]) AND tenant.retry_budget IS NOT NULL
+  AND NOT EXISTS (SELECT FROM beatkeeper_retry_budget budget WHERE budget.tenant_id = tenant.id)
+ORDER BY tenant.id
+ON CONFLICT (tenant_id) DO NOTHING;
+
+-- name: lock_budgets
+-- Of these tenants what they may have now; the rows are locked. One that another decider has is left to it, and one
+-- without a budget has nothing to lock.
+SELECT tenant.id, tenant.retry_budget, budget.tokens, budget.tokens_at
+FROM beatkeeper_retry_budget budget JOIN beatkeeper_tenant tenant ON tenant.id = budget.tenant_id
+WHERE budget.tenant_id = ANY (%(tenants)s::int[]) AND tenant.retry_budget IS NOT NULL
+ORDER BY budget.tenant_id FOR UPDATE OF budget SKIP LOCKED;
+
+-- name: unbudgeted
+-- Of these tenants those that have no budget any more.
+SELECT id FROM beatkeeper_tenant WHERE id = ANY (%(tenants)s::int[]) AND retry_budget IS NULL;
+
+-- name: release_retries
+-- blocked -> ready, of each tenant so many, by rank.
+WITH chosen AS MATERIALIZED (
+    SELECT best.id, wanted.tenant_id
+    FROM unnest(%(tenants)s::int[], %(counts)s::int[]) AS wanted (tenant_id, count)
+    CROSS JOIN LATERAL (
+        SELECT live.id FROM beatkeeper_live_run live
+        WHERE live.state = 'blocked' AND live.reason = 'retry budget' AND live.tenant_id = wanted.tenant_id
+        ORDER BY live.rank LIMIT wanted.count
+        FOR UPDATE SKIP LOCKED
+    ) best
+), moved AS (
+    UPDATE beatkeeper_live_run live SET state = 'ready', reason = '' FROM chosen WHERE live.id = chosen.id
+)
+SELECT tenant_id, count(*)::int FROM chosen GROUP BY tenant_id;
+
+-- name: spend_budgets
+-- What is left after them.
+UPDATE beatkeeper_retry_budget budget SET tokens = new.tokens, tokens_at = %(now)s
+FROM unnest(%(tenants)s::int[], %(tokens)s::float8[]) AS new (tenant_id, tokens)
+WHERE budget.tenant_id = new.tenant_id;
 
 -- name: silent_nodes
 -- Living incarnations with the age of their last beat: who may have lost the lease, and how many share its pool.
@@ -263,14 +328,15 @@ WITH stop AS MATERIALIZED (
 UPDATE beatkeeper_live_run live SET state = 'ready', reason = '' FROM locked WHERE live.id = locked.id;
 
 -- name: release_known
--- blocked -> ready, of targets that a living worker of the pool knows by now.
+-- blocked -> ready, of targets that a living worker of the pool, or of the tenant in it, knows by now.
 WITH known AS MATERIALIZED (
-    SELECT DISTINCT node.pool_id, target.key
+    SELECT DISTINCT node.pool_id, node.tenant_id, target.key
     FROM beatkeeper_worker_node node CROSS JOIN LATERAL unnest(node.known_targets) AS target (key)
     WHERE node.state = 'active' AND node.last_beat_at > %(now)s - make_interval(secs => node.lease_seconds)
 ), locked AS MATERIALIZED (
     SELECT live.id FROM beatkeeper_live_run live
     JOIN known ON known.pool_id = live.pool_id AND known.key = live.target_key
+              AND (known.tenant_id IS NULL OR known.tenant_id = live.tenant_id)
     WHERE live.state = 'blocked' AND live.reason = 'no worker knows the target'
       AND live.job_id = ANY (%(jobs)s::uuid[])
     ORDER BY live.id LIMIT %(most)s FOR UPDATE OF live SKIP LOCKED

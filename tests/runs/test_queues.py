@@ -32,13 +32,13 @@ def lane_of(tenant: Tenant, **fields: Any) -> Lane:
 
 
 def test_a_team_sees_why_nothing_goes_and_what_is_left_of_its_limits() -> None:
-    tenant = make_tenant(max_running=5, rate_limit=2.5, daily_quota=100, weight=3)
+    tenant = make_tenant(max_running=5, rate_limit=2.5, daily_quota=100, retry_budget=30, weight=3)
     lane = lane_of(tenant, reason="daily quota", day=now().date(), day_count=100)
     (queue,) = queues(tenant)
     assert queue == {
         "pool": lane.pool.slug,
         "reason": "daily quota",
-        "limits": {"max_running": 5, "rate_limit": 2.5, "daily_quota": 100},
+        "limits": {"max_running": 5, "rate_limit": 2.5, "daily_quota": 100, "retry_budget": 30},
         "weight": 3,
         "handed_over_today": 100,
     }

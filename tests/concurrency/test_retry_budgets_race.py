@@ -1,0 +1,23 @@
+"""Two schedulers that believe to rescue at once: a tenant's budget is spent once."""
+
+import pytest
+
+from runs.models import LiveRun
+from runs.retry_budgets import let_retries_go
+from runs.states import LiveState
+from tests.concurrency.staging import Session
+from tests.factories import make_job, make_run, make_tenant, now
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_two_deciders_let_no_more_go_than_one(first: Session, second: Session) -> None:
+    job, at = make_job(make_tenant(retry_budget=60)), now()
+    for _ in range(30):
+        make_run(job, LiveState.BLOCKED, reason="retry budget")
+    let_retries_go(first, at, 1)  # the bucket is made
+    with first.transaction():
+        assert let_retries_go(first, at, 500) == 4
+        assert let_retries_go(second, at, 500) == 0, "the other has the bucket"
+    assert let_retries_go(second, at, 500) == 0, "and has emptied it"
+    assert LiveRun.objects.filter(state="ready").count() == 5
