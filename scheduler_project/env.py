@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import psycopg
@@ -56,6 +56,21 @@ def _within(name: str, number: float, minimum: float, maximum: float) -> float:
     if not minimum <= number <= maximum:
         raise ImproperlyConfigured(f"{name}={number:g} is outside {minimum:g} to {maximum:g}")
     return number
+
+
+def numbers(name: str, defaults: Mapping[str, int]) -> dict[str, int]:
+    """`name=5 other=0`: those that differ from the defaults."""
+    found = dict(defaults)
+    for word in text(name).split():
+        key, equals, value = word.partition("=")
+        if key not in defaults or not equals:
+            raise ImproperlyConfigured(
+                f"{name}: {word!r} is not one of {', '.join(f'{k}=…' for k in defaults)}"
+            )
+        if not (value.isascii() and value.isdecimal() and len(value) < 12):
+            raise ImproperlyConfigured(f"{name}: {word!r} has no whole number behind its =")
+        found[key] = int(value)
+    return found
 
 
 def choice(name: str, default: str, allowed: Sequence[str]) -> str:

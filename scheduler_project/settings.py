@@ -171,6 +171,18 @@ SPOOL_DIR = env.text("BEATKEEPER_SPOOL_DIR", str(BASE_DIR / "var" / "spool"))
 # Where others reach the API: the targets of HTTP jobs, who tell an outcome later, among them.
 PUBLIC_URL = env.url("BEATKEEPER_PUBLIC_URL", "http://127.0.0.1:8000", ("http", "https")).rstrip("/")
 COMMANDS_AS_WORKER = env.boolean("BEATKEEPER_COMMANDS_AS_WORKER", False)
+COMMAND_LIMITS = env.numbers(
+    "BEATKEEPER_COMMAND_LIMITS",
+    {
+        "cpu_seconds": 0,
+        "memory_mb": 8192,
+        "open_files": 4096,
+        "processes": 512,
+        "file_size_mb": 4096,
+        "tmp_mb": 256,
+    },
+)
+COMMAND_NETWORK = env.boolean("BEATKEEPER_COMMAND_NETWORK", True)
 POOL = env.text("BEATKEEPER_POOL", "default")
 QUEUE_PREFIX = env.text("BEATKEEPER_QUEUE_PREFIX", "bk")
 

@@ -55,3 +55,15 @@ def test_an_address_that_can_be_read_is_taken_as_it_is(url: str, monkeypatch: py
 )
 def test_the_doctor_shows_a_place_and_no_password(url: str, shown: str) -> None:
     assert place(url) == shown
+
+
+def test_numbers_that_are_left_out_keep_their_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_LIMITS", "files=5")
+    assert env.numbers("SOME_LIMITS", {"files": 1, "cpu": 2}) == {"files": 5, "cpu": 2}
+
+
+@pytest.mark.parametrize("value", ["files", "files=", "files=many", "files=-1", "colour=1", "files=1.5"])
+def test_numbers_that_are_none_are_refused_by_name(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_LIMITS", value)
+    with pytest.raises(ImproperlyConfigured, match="SOME_LIMITS"):
+        env.numbers("SOME_LIMITS", {"files": 1})

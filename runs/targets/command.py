@@ -14,13 +14,15 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
+from urllib.parse import urlsplit
 
 from django.conf import settings
 
+from jobs.command_target import why_not_in_environment
 from scheduler_project.sdk import processes
 from scheduler_project.sdk.outcomes import PERMANENT, TRANSIENT, PermanentError
 from scheduler_project.sdk.targets import Attempt, TargetFailed
@@ -28,18 +30,32 @@ from scheduler_project.sdk.targets import Attempt, TargetFailed
 LAUNCHER = str(Path(__file__).with_name("launch.py"))
 PATH = "/usr/local/bin:/usr/bin:/bin"
 CHUNK = 65_536
+MEGABYTE = 1024 * 1024
+# What the kernel calls them, and in which unit it counts.
+KERNEL_LIMITS = {
+    "cpu_seconds": ("cpu", 1),
+    "memory_mb": ("memory", MEGABYTE),
+    "open_files": ("files", 1),
+    "processes": ("processes", 1),
+    "file_size_mb": ("file_size", MEGABYTE),
+}
+# What a signal says of a command that got it from the kernel.
+SAID_BY_KERNEL = {
+    signal.SIGXCPU: "it used up its CPU time",
+    signal.SIGXFSZ: "a file grew over its limit",
+    signal.SIGKILL: "it was stopped for good, or ran out of memory or CPU time",
+}
 # A shell's codes for "not executable" and "not found": trying again changes nothing.
-CANNOT_START = (126, 127)
+SAID_BY_CODE = {126: ": it cannot be executed", 127: ": it was not found"}
 AFTER_EXIT = 1.0
 NAMESPACE, HERE = "namespace", "here"
-LOADER = "LD_"
 
 
 def execute(attempt: Attempt) -> dict[str, Any]:
     argv = [str(part) for part in attempt.target["argv"]]
     if not argv:
         raise PermanentError("The command is empty")
-    with started(argv, environment(attempt)) as process:
+    with started(argv, environment(attempt), attempt.target) as process:
         attempt.body_is(process.pid, processes.started(process.pid))
         stream_output(process, attempt)
         code = process.wait()
@@ -50,18 +66,21 @@ def execute(attempt: Attempt) -> dict[str, Any]:
 
 def failure(argv: Sequence[str], code: int) -> TargetFailed:
     if code < 0:
-        name = signal.Signals(-code).name
-        return TargetFailed(TRANSIENT, name, f"{argv[0]} was ended by {name}", exit_code=128 - code)
-    error_class = PERMANENT if code in CANNOT_START else TRANSIENT
-    return TargetFailed(error_class, f"exit {code}", f"{argv[0]} ended with exit code {code}", exit_code=code)
+        number = signal.Signals(-code)
+        words = SAID_BY_KERNEL.get(number) or (signal.strsignal(number) or "").lower()
+        line = f"{argv[0]} was ended by {number.name}" + (f": {words}" if words else "")
+        return TargetFailed(TRANSIENT, number.name, line, exit_code=128 - code)
+    error_class = PERMANENT if code in SAID_BY_CODE else TRANSIENT
+    line = f"{argv[0]} ended with exit code {code}" + SAID_BY_CODE.get(code, "")
+    return TargetFailed(error_class, f"exit {code}", line, exit_code=code)
 
 
 def environment(attempt: Attempt) -> dict[str, str]:
     claim = attempt.claim
     given = {str(name): str(value) for name, value in (attempt.target.get("env") or {}).items()}
     for name in given:
-        if name.upper().startswith(LOADER):
-            raise PermanentError(f"{name} is the loader's; a command may not set it")
+        if why_not := why_not_in_environment(name):
+            raise PermanentError(why_not)
     return {
         "PATH": PATH,
         "HOME": tempfile.gettempdir(),
@@ -75,9 +94,12 @@ def environment(attempt: Attempt) -> dict[str, str]:
 
 
 @contextmanager
-def started(argv: Sequence[str], env: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+def started(
+    argv: Sequence[str], env: dict[str, str], target: Mapping[str, Any]
+) -> Iterator[subprocess.Popen[bytes]]:
     """Whatever happens, nothing of the group is left behind."""
-    process = launch(argv, env, place())
+    where = place()
+    process = launch(argv, env, where, options(target, where))
     try:
         yield process
     finally:
@@ -89,14 +111,43 @@ def started(argv: Sequence[str], env: dict[str, str]) -> Iterator[subprocess.Pop
                 pipe.close()
 
 
-def launch(argv: Sequence[str], env: dict[str, str], where: str) -> subprocess.Popen[bytes]:
+def options(target: Mapping[str, Any], where: str) -> list[str]:
+    """The job's own limits, as far as the platform's let them go."""
+    own, most = target.get("limits") or {}, settings.COMMAND_LIMITS
+    words = []
+    for name, (short, unit) in KERNEL_LIMITS.items():
+        if name == "processes" and name not in own and where == HERE and os.geteuid() != 0:
+            # The kernel counts those of the user, and this user is the worker.
+            continue
+        limits = [number for number in (own.get(name), most.get(name)) if number]
+        words += [f"{short}={min(limits) * unit}"] if limits else []
+    if where == NAMESPACE:
+        words.append(f"tmp={most['tmp_mb'] * MEGABYTE}")
+        words += [f"hide={folder}" for folder in not_for_commands()]
+    if not target.get("network", True) or not settings.COMMAND_NETWORK:
+        if where != NAMESPACE:
+            raise PermanentError("This worker cannot keep a command off the network: it makes no namespaces")
+        words.append("network=0")
+    return words
+
+
+def not_for_commands() -> list[str]:
+    """Results, lines and secrets of everybody. Nobody may read them anyway; here they are not even there."""
+    store = urlsplit(settings.LOG_STORE_URL)
+    folders = [settings.SPOOL_DIR, store.path if store.scheme == "file" else ""]
+    return [os.path.realpath(folder) for folder in folders if folder]
+
+
+def launch(
+    argv: Sequence[str], env: dict[str, str], where: str, options: Sequence[str] = ("tmp=65536",)
+) -> subprocess.Popen[bytes]:
     try:
         order = written_order(argv, env)
     except ValueError as error:
         raise PermanentError(f"{argv[0]!r} cannot be started: {error}") from error
     try:
         return subprocess.Popen(
-            [sys.executable, "-I", "-S", LAUNCHER, str(order), where],
+            [sys.executable, "-I", "-S", LAUNCHER, str(order), where, *options],
             env={},
             cwd=tempfile.gettempdir(),
             stdin=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""Starts one command and ends as it ends; a program of its own: `python -I -S launch.py FD PLACE`.
+"""Starts one command and ends as it ends; a program of its own: `python -I -S launch.py FD PLACE OPTION=VALUE …`.
 
 It runs with an empty environment and gets what is the tenant's, the arguments and the environment, through an
 open file that is read only after the user was changed: nothing privileged ever acts on it.
@@ -6,15 +6,19 @@ open file that is read only after the user was changed: nothing privileged ever 
 PLACE `namespace`, for root: three processes, of which the first stays in the worker's PID namespace.
 
     first   leader of the process group that the guard signals; tells how the command ended by ending so itself
-    init    PID 1 of the namespace, which has a /proc of its own; when it ends the kernel kills all that is inside,
-            also what left the group
+    init    PID 1 of the namespace, which has a /proc, a /tmp and System V objects of its own; when it ends the kernel
+            kills all that is inside, also what left the group
     command the tenant's program, as nobody; PID 1 itself would not be ended by a SIGTERM
 
 PLACE `here`: the first process becomes the command, as nobody when it was root.
+
+The options are the platform's: `cpu memory files processes file_size`, limits as the kernel counts them; `tmp`, the
+bytes of its own /tmp; `hide`, a folder that is empty for it; `network=0`, it has none.
 """
 
 import ctypes
 import os
+import resource
 import select
 import signal
 import sys
@@ -27,26 +31,40 @@ NOT_STARTED, NOT_EXECUTABLE, NOT_FOUND = 125, 126, 127
 HELD = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 1, 4, 38
-CLONE_NEWNS, CLONE_NEWPID = 0x20000, 0x20000000
-MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_PRIVATE = 2, 4, 8, 0x4000, 0x40000
+CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWPID, CLONE_NEWNET = 0x20000, 0x8000000, 0x20000000, 0x40000000
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_PRIVATE = 1, 2, 4, 8, 0x4000, 0x40000
+LIMITS = {
+    "cpu": resource.RLIMIT_CPU,
+    "memory": resource.RLIMIT_AS,
+    "files": resource.RLIMIT_NOFILE,
+    "processes": resource.RLIMIT_NPROC,
+    "file_size": resource.RLIMIT_FSIZE,
+}
+# Everybody may write there, so everybody could leave something there for somebody else.
+SHARED_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108
 
 libc = ctypes.CDLL(None, use_errno=True)
 
 
+Options = list[tuple[str, str]]
+
+
 def main() -> None:
     order, place = int(sys.argv[1]), sys.argv[2]
+    options = [(name, value) for name, _, value in (word.partition("=") for word in sys.argv[3:])]
     signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
     die_with_parent()
     if place == "here":
-        become_command(order)
-    checked(libc.unshare(CLONE_NEWPID | CLONE_NEWNS), "unshare")
-    end_as(run_in_namespace(order))
+        become_command(order, options)
+    without = CLONE_NEWNET if ("network", "0") in options else 0
+    checked(libc.unshare(CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC | without), "unshare")
+    end_as(run_in_namespace(order, options))
 
 
-def run_in_namespace(order: int) -> int:
+def run_in_namespace(order: int, options: Options) -> int:
     """The wait status of the command; of its init, if that was killed."""
     told, telling = os.pipe()
-    init = forked(lambda: be_init(order, told, telling))
+    init = forked(lambda: be_init(order, options, told, telling))
     os.close(order)
     os.close(telling)
     # Comes back only when the kernel has ended everything inside.
@@ -55,10 +73,11 @@ def run_in_namespace(order: int) -> int:
     return int(text) if text else status
 
 
-def be_init(order: int, told: int, telling: int) -> None:
+def be_init(order: int, options: Options, told: int, telling: int) -> None:
     os.close(told)
     make_proc_private()
-    command = forked(lambda: become_command(order))
+    make_folders_private(options)
+    command = forked(lambda: become_command(order, options))
     os.close(order)
     drop_user()
     die_with_parent()
@@ -84,12 +103,29 @@ def make_proc_private() -> None:
     checked(libc.mount(b"proc", b"/proc", b"proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, None), "mount /proc")
 
 
-def become_command(order: int) -> None:
+def make_folders_private(options: Options) -> None:
+    """What was opened before still leads to the old ones, so we leave that behind."""
+    given = dict(options)
+    for folder in SHARED_FOLDERS:
+        if os.path.isdir(folder) and not os.path.islink(folder):
+            mount_empty(folder, MS_NOSUID | MS_NODEV, f"mode=1777,size={given.get('tmp', '0')}")
+    for name, folder in options:
+        if name == "hide" and os.path.isdir(folder):
+            mount_empty(folder, MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY, "mode=0,size=4k")
+    os.chdir(SHARED_FOLDERS[0])
+
+
+def mount_empty(folder: str, flags: int, data: str) -> None:
+    checked(libc.mount(b"none", os.fsencode(folder), b"tmpfs", flags, data.encode()), f"mount {folder}")
+
+
+def become_command(order: int, options: Options) -> None:
     drop_user()
     # After the change of user, which clears it.
     die_with_parent()
     checked(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
     argv, env = read_order(order)
+    limit(options)
     for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
@@ -98,6 +134,18 @@ def become_command(order: int) -> None:
     except OSError as error:
         complain(f"{os.fsdecode(argv[0])}: {error.strerror}")
         os._exit(NOT_FOUND if isinstance(error, (FileNotFoundError, NotADirectoryError)) else NOT_EXECUTABLE)
+
+
+def limit(options: Options) -> None:
+    """Hard ones: it cannot raise them. A core of one byte is none, also where cores go through a pipe."""
+    resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
+    for name, value in options:
+        if name in LIMITS:
+            most = resource.getrlimit(LIMITS[name])[1]
+            number = int(value) if most == resource.RLIM_INFINITY else min(int(value), most)
+            # It gets a second to tell what it was doing when its time was over.
+            beyond = number + 1 if name == "cpu" and most == resource.RLIM_INFINITY else number
+            resource.setrlimit(LIMITS[name], (number, beyond))
 
 
 def read_order(order: int) -> tuple[list[bytes], dict[bytes, bytes]]:

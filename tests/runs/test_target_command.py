@@ -1,6 +1,7 @@
 """Commands as real processes: what they print, see and may, and that nothing of them stays."""
 
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -22,7 +23,10 @@ from tests.waiting import wait_until
 
 class Runner(OneSlot):
     def __call__(self, *argv: str, **env: str) -> dict[str, Any]:
-        return self.carry_out(execute, make_claim({"kind": "command", "argv": list(argv), "env": env}))
+        return self.with_target(*argv, env=env)
+
+    def with_target(self, *argv: str, **target: Any) -> dict[str, Any]:
+        return self.carry_out(execute, make_claim({"kind": "command", "argv": list(argv), **target}))
 
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
@@ -39,7 +43,7 @@ def run(tmp_path: Path) -> Runner:
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
     """Where the command's user may write, unlike below tmp_path."""
-    folder = Path(tempfile.mkdtemp())
+    folder = Path(tempfile.mkdtemp(dir="/var/lib" if os.geteuid() == 0 else None))
     folder.chmod(0o777)
     yield folder
     shutil.rmtree(folder)
@@ -136,7 +140,7 @@ def test_root_s_loader_never_sees_the_tenant_s_environment(
     run: Runner, open_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even if the variables were let through: each process whose loader obeys them leaves a file of its user."""
-    monkeypatch.setattr(command, "LOADER", "none", raising=False)
+    monkeypatch.setattr(command, "why_not_in_environment", lambda _: "")
     run("/bin/true", LD_DEBUG="libs", LD_DEBUG_OUTPUT=str(open_folder / "seen"))
     assert {file.stat().st_uid for file in open_folder.iterdir()} == {65534}
 
@@ -158,7 +162,7 @@ __attribute__((constructor)) static void loaded(void) {
 def test_root_loads_no_library_of_the_tenant_s(
     run: Runner, open_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "LOADER", "none", raising=False)
+    monkeypatch.setattr(command, "why_not_in_environment", lambda _: "")
     library = open_folder / "mine.so"
     build = ["cc", "-shared", "-fPIC", f'-DFOLDER="{open_folder}"', "-x", "c", "-", "-o", str(library)]
     subprocess.run(build, input=PRELOADED.encode(), check=True)
@@ -167,7 +171,7 @@ def test_root_loads_no_library_of_the_tenant_s(
     assert [file.name for file in open_folder.glob("loaded.*")] == ["loaded.65534"]
 
 
-@pytest.mark.parametrize("name", ["LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH", "LD_DEBUG_OUTPUT"])
+@pytest.mark.parametrize("name", ["LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH", "GLIBC_TUNABLES", "BASH_ENV"])
 def test_the_loader_s_variables_are_refused(run: Runner, name: str) -> None:
     with pytest.raises(PermanentError, match=name):
         run("true", **{name: "/tmp/x"})
@@ -278,6 +282,87 @@ def test_a_command_that_is_not_there_is_permanent(run: Runner) -> None:
     with pytest.raises((TargetFailed, PermanentError)) as failed:
         run("/no/such/command")
     assert getattr(failed.value, "error_class", "permanent") == "permanent"
+
+
+def test_a_limit_that_is_reached_is_told(run: Runner) -> None:
+    with pytest.raises(TargetFailed, match="CPU time") as failed:
+        run.with_target("sh", "-c", "while :; do :; done", limits={"cpu_seconds": 1})
+    assert (failed.value.error_type, failed.value.exit_code) == ("SIGXCPU", 152)
+
+
+LIMITS = {
+    "cpu_seconds": ("-t", "7"),
+    "memory_mb": ("-v", "204800"),
+    "open_files": ("-n", "33"),
+    "processes": ("-u", "77"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "number"), [("cpu_seconds", 7), ("memory_mb", 200), ("open_files", 33), ("processes", 77)]
+)
+def test_a_job_s_limits_hold_and_cannot_be_raised(run: Runner, name: str, number: int) -> None:
+    option, shown = LIMITS[name]
+    run.with_target(
+        "bash", "-c", f"ulimit -S {option}; ulimit -H {option} unlimited || echo kept", limits={name: number}
+    )
+    assert f'"m": "{shown}"' in run.log and "kept" in run.log
+
+
+def test_the_platform_s_limits_hold_besides(run: Runner, settings: Any) -> None:
+    settings.COMMAND_LIMITS = {**settings.COMMAND_LIMITS, "open_files": 20, "memory_mb": 0}
+    run.with_target("bash", "-c", "ulimit -S -n; ulimit -v", limits={"open_files": 4000})
+    assert '"m": "20"' in run.log and '"m": "unlimited"' in run.log
+
+
+def test_a_file_cannot_grow_over_its_limit(run: Runner) -> None:
+    with pytest.raises(TargetFailed, match="grew over its limit"):
+        run.with_target("bash", "-c", "exec head -c 3000000 /dev/zero > big", limits={"file_size_mb": 1})
+
+
+@needs_namespaces
+def test_each_command_has_a_tmp_of_its_own(run: Runner) -> None:
+    with tempfile.NamedTemporaryFile(prefix="of-the-worker-") as file:
+        run("sh", "-c", "echo x > left && pwd && ls -a /tmp . && df -k /tmp | tail -1")
+        assert Path(file.name).name not in run.log
+        assert '"m": "/tmp"' in run.log and '"m": "left"' in run.log
+    assert not Path(tempfile.gettempdir(), "left").exists()
+    run("ls", "/tmp", "/var/tmp", "/dev/shm")  # noqa: S108
+    assert "left" not in run.log
+
+
+@needs_namespaces
+def test_a_command_sees_neither_spool_nor_logs(run: Runner, open_folder: Path, settings: Any) -> None:
+    (open_folder / "result").write_text("s3cr3t")
+    settings.SPOOL_DIR = str(open_folder)
+    with pytest.raises(TargetFailed):
+        run("cat", str(open_folder / "result"))
+    with pytest.raises(TargetFailed):
+        run("touch", str(open_folder / "forged"))
+    assert "s3cr3t" not in run.log and not (open_folder / "forged").exists()
+
+
+@needs_namespaces
+@pytest.mark.parametrize("who", ["job", "platform"])
+def test_a_command_can_be_kept_off_the_network(run: Runner, settings: Any, who: str) -> None:
+    settings.COMMAND_NETWORK = who != "platform"
+    run.with_target("cat", "/proc/net/dev", **({"network": False} if who == "job" else {}))
+    assert "lo:" in run.log and "eth0" not in run.log and run.log.count(": 0") <= 1
+
+
+def test_what_cannot_be_kept_off_the_network_is_refused(
+    run: Runner, monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    settings.COMMANDS_AS_WORKER = True
+    monkeypatch.setattr(command.namespaces, "work", lambda: False)
+    with pytest.raises(PermanentError, match="network"):
+        run.with_target("true", network=False)
+
+
+@needs_namespaces
+def test_there_is_no_core_and_no_way_to_one(run: Runner) -> None:
+    run("sh", "-c", "ulimit -S -c; ulimit -H -c; grep core /proc/self/limits")
+    assert re.search(r"Max core file size +1 +1 +bytes", run.log)
 
 
 def test_an_end_by_signal_is_named(run: Runner) -> None:
