@@ -94,8 +94,8 @@ def _write_entries(app: Celery) -> None:
             logger.exception("the entry %s of beat_schedule cannot be written: %s", name, error)
 
 
-def prepare(connection: Connection) -> None:
-    """Makes sure of the tables: theirs must be there, ours is made beside them."""
+def check_tables(connection: Connection) -> bool:
+    """Theirs must be there; whether ours is."""
     there, ours, zoneless = rows(connection, "celery_tables")[0]
     database = connection.info.dbname
     if not there:
@@ -105,7 +105,12 @@ def prepare(connection: Connection) -> None:
             f"{', '.join(zoneless)} in {database} are kept without their time zone (USE_TZ = False), so nobody knows "
             "which instants are meant; set USE_TZ = True there and convert the columns"
         )
-    if ours:
+    return bool(ours)
+
+
+def prepare(connection: Connection) -> None:
+    """Makes our table beside theirs."""
+    if check_tables(connection):
         return
     try:
         with connection.transaction():
@@ -113,6 +118,7 @@ def prepare(connection: Connection) -> None:
             connection.execute(SQL["make_celery_firing"])
     except psycopg.errors.InsufficientPrivilege as error:
         raise NotServable(
-            f"the user {connection.info.user} may not make the table beatkeeper_celery_firing in {database}: "
+            f"the user {connection.info.user} may not make the table beatkeeper_celery_firing in "
+            f"{connection.info.dbname}: "
             "let its owner run the statement that docs/celery-beat.md gives"
         ) from error

@@ -170,3 +170,39 @@ DELETE FROM beatkeeper_celery_firing WHERE id IN (
     ORDER BY planned_at
     LIMIT 5000
 );
+
+-- name: rows_to_import
+-- Whole rows, as they are at this moment.
+SELECT task.id, task.xmin::text::bigint AS version, task.name, task.task, task.args, task.kwargs, task.queue,
+       task.exchange, task.routing_key, task.priority, task.headers, task.expire_seconds, task.description,
+       task.enabled, task.one_off, task.total_run_count, task.last_run_at, task.date_changed, task.start_time,
+       task.expires, every, period, minute, hour, day_of_month, month_of_year, day_of_week,
+       cron.timezone::text AS timezone, event, latitude, longitude, clocked_time
+FROM django_celery_beat_periodictask task
+LEFT JOIN django_celery_beat_intervalschedule period ON period.id = task.interval_id
+LEFT JOIN django_celery_beat_crontabschedule cron ON cron.id = task.crontab_id
+LEFT JOIN django_celery_beat_solarschedule solar ON solar.id = task.solar_id
+LEFT JOIN django_celery_beat_clockedschedule clocked ON clocked.id = task.clocked_id
+WHERE task.id = ANY (%(tasks)s)
+ORDER BY task.id;
+
+-- name: all_rows
+SELECT id FROM django_celery_beat_periodictask ORDER BY id;
+
+-- name: lock_row
+-- Until the transaction ends no scheduler claims it.
+SELECT id FROM django_celery_beat_periodictask WHERE id = %(task)s FOR UPDATE;
+
+-- name: switch_off_rows
+-- As the row's own model does; whoever looks for a change by DatabaseScheduler's own mark finds one.
+WITH told AS (UPDATE django_celery_beat_periodictasks SET last_update = clock_timestamp())
+UPDATE django_celery_beat_periodictask
+SET enabled = false, last_run_at = NULL, date_changed = clock_timestamp()
+WHERE id = ANY (%(tasks)s) AND enabled;
+
+-- name: switch_on_row
+-- From this run on; what its job has run meanwhile does not run again.
+WITH told AS (UPDATE django_celery_beat_periodictasks SET last_update = clock_timestamp())
+UPDATE django_celery_beat_periodictask
+SET enabled = true, last_run_at = %(last_run_at)s, date_changed = clock_timestamp()
+WHERE id = %(task)s AND NOT enabled;

@@ -1,0 +1,273 @@
+"""Rows of django-celery-beat become jobs, one transaction each; done again it changes what differs.
+
+A job is at work from the moment on at which its row is switched off, and paused before: never do both run a time. Where
+the rows lie in the platform's own database that is one transaction. Elsewhere it is two, the job's committed first:
+whoever dies between them leaves both at work until the import is run again.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+import psycopg
+from django.db import connection as django_connection
+from django.db import transaction
+from psycopg.rows import dict_row
+
+from jobs.database_clock import database_now
+from jobs.input_checks import Json
+from jobs.models import ImportedTask, Job, JobStatus, JobVersion, Pool, Tenant
+from jobs.refusals import DuplicateName, Refused
+from jobs.schedules import Interval, next_after, parse
+from jobs.services import create_job, edit_job, pause_job, resume_with
+from jobs.targets import is_reserved
+from runs.celery_beat.rows import task_of
+from runs.celery_beat.schedules import Task, first_time
+from runs.celery_beat.source import check_tables
+from runs.celery_beat.translating import NotImportable, Translation, Wanted, translate
+from runs.queries import SQL, Connection, change, rows
+
+CREATED, UPDATED, UNCHANGED, REFUSED = "created", "updated", "unchanged", "not imported"
+GIVEN_BACK, LEFT = "given back", "left"
+ROW_IS_OFF = "its row was switched off"
+ROW_IS_ON = "its row is still at work"
+IS_GIVEN_BACK = "given back to celery beat"
+# What is due this moment is about to be sent by whoever serves the row: it is looked at again after that.
+JUST_DUE = timedelta(seconds=10)
+AGAIN_SECONDS = 0.3
+
+
+class Done(NamedTuple):
+    name: str
+    what: str
+    # Why not, or what of the row is not kept.
+    notes: list[str]
+    spec: Json | None = None
+
+
+class DueNow(Exception):
+    """Its next time is at this moment; sooner or later would be once too often or once too few."""
+
+
+class DryRun(Exception):
+    """Everything was tried, and is taken back."""
+
+
+@dataclass
+class Rows:
+    """Where the periodic tasks lie."""
+
+    connection: Connection
+    source: str
+    # Whether they lie in the platform's own database, on Django's own connection.
+    own: bool
+
+    def ids(self) -> list[int]:
+        return [task for (task,) in rows(self.connection, "all_rows")]
+
+    def read(self, task_id: int) -> tuple[Json, Task] | None:
+        with psycopg.Cursor(self.connection, row_factory=dict_row) as cursor:
+            found = cursor.execute(SQL["rows_to_import"], {"tasks": [task_id]}).fetchall()
+        return (found[0], task_of(found[0])) if found else None
+
+    def lock(self, task_id: int) -> bool:
+        return bool(rows(self.connection, "lock_row", {"task": task_id}))
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """A transaction over their rows and our jobs."""
+        if self.own:
+            with transaction.atomic():
+                yield
+        else:
+            with self.connection.transaction(), transaction.atomic():
+                yield
+
+
+@contextmanager
+def rows_at(url: str) -> Iterator[Rows]:
+    """Of the platform's own database without a URL. NotServable where there are none that make sense."""
+    if not url:
+        django_connection.ensure_connection()
+        check_tables(django_connection.connection)
+        yield Rows(django_connection.connection, django_connection.settings_dict["NAME"], own=True)
+        return
+    with psycopg.connect(url, autocommit=True, connect_timeout=5, options="-c timezone=UTC") as connection:
+        check_tables(connection)
+        info = connection.info
+        yield Rows(connection, f"{info.host}:{info.port}/{info.dbname}"[:200], own=False)
+
+
+def missing_exports(tenant: Tenant, rows: Rows, wanted: Wanted) -> list[str]:
+    """Tasks of the rows that the pool does not let anybody run; jobs of theirs are refused until it does."""
+    pool = Pool.objects.open_to(tenant).filter(slug=wanted.pool).first()
+    exported = set(pool.exported_tasks) if pool is not None else set()
+    found = (rows.read(task_id) for task_id in rows.ids())
+    tasks = {row["task"] for row, _ in filter(None, found)}
+    return sorted(task for task in tasks - exported if not is_reserved(task))
+
+
+@dataclass
+class Import:
+    tenant: Tenant
+    wanted: Wanted
+    rows: Rows
+    dry_run: bool = True
+    switch_off: bool = False
+    sleep: Callable[[float], None] = field(default=time.sleep, repr=False)
+
+    def run(self) -> Iterator[Done]:
+        for task_id in self.rows.ids():
+            done = self._one(task_id)
+            if done is not None:
+                yield done
+
+    def _one(self, task_id: int) -> Done | None:
+        while True:
+            try:
+                return self._try(task_id)
+            except DueNow:
+                self.sleep(AGAIN_SECONDS)
+
+    def _try(self, task_id: int) -> Done | None:
+        done: Done | None = None
+        try:
+            with self.rows.together():
+                done = self._import(task_id)
+                if self.dry_run:
+                    raise DryRun
+        except DryRun:
+            pass
+        return done
+
+    def _import(self, task_id: int) -> Done | None:
+        if self.switch_off and not self.dry_run and not self.rows.lock(task_id):
+            return None
+        found = self.rows.read(task_id)
+        if found is None:
+            return None
+        row, task = found
+        known = self._known(row)
+        if known is not None and known.switched_off_at is not None and not row["enabled"]:
+            return Done(row["name"], UNCHANGED, ["it is switched off in favour of its job"])
+        try:
+            translation = translate(row, task, database_now(), self.wanted)
+            with transaction.atomic():
+                what, job = self._write(row, translation, known)
+        except NotImportable as why:
+            return Done(row["name"], REFUSED, [str(why)])
+        except DuplicateName:
+            return Done(row["name"], REFUSED, ["there is a job of that name already: rename one of the two"])
+        except Refused as refused:
+            return Done(row["name"], REFUSED, [f"{refused}{f' ({refused.hint})' if refused.hint else ''}"])
+        record, _ = ImportedTask.objects.update_or_create(
+            tenant=self.tenant,
+            source=self.rows.source,
+            task_id=row["id"],
+            defaults={"name": row["name"], "job": job, "undone_at": None},
+        )
+        if self.switch_off and row["enabled"]:
+            self._switch_off(record, task)
+            what = UPDATED if what == UNCHANGED else what
+        return Done(row["name"], what, translation.notes, translation.spec)
+
+    def _known(self, row: Json) -> ImportedTask | None:
+        records = ImportedTask.objects.select_related("job").select_for_update(of=("self",))
+        return records.filter(tenant=self.tenant, source=self.rows.source, task_id=row["id"]).first()
+
+    def _write(self, row: Json, translation: Translation, known: ImportedTask | None) -> tuple[str, Job]:
+        job = known.job if known is not None else None
+        takes_over = row["enabled"] and self.switch_off
+        if job is None or job.deleted_at is not None or job.status == JobStatus.CANCELLED:
+            job = create_job(self.tenant, translation.spec)
+            return CREATED, job if takes_over else pause_job(job, ROW_IS_ON if row["enabled"] else ROW_IS_OFF)
+        before = _told(job)
+        job = edit_job(job, _in_step(job, translation.spec), whole=True)
+        if job.status == JobStatus.ACTIVE and row["enabled"] and not self.switch_off:
+            translation.notes.append("its row is at work beside its job: both run it")
+        if takes_over and job.status_note in (ROW_IS_ON, ROW_IS_OFF, IS_GIVEN_BACK):
+            job = resume_with(job, "taken over from celery beat", catch_up="skip").job
+        return (UNCHANGED if _told(job) == before else UPDATED), job
+
+    def _switch_off(self, record: ImportedTask, task: Task) -> None:
+        """Under the row's lock: its next time is the job's, and none of them is both's or nobody's."""
+        now, first = database_now(), first_time(task)
+        if not self.dry_run and now - JUST_DUE < first <= now:
+            raise DueNow
+        change(self.rows.connection, "switch_off_rows", {"tasks": [record.task_id]})
+        record.switched_off_at = now
+        record.save(update_fields=["switched_off_at"])
+
+
+def _told(job: Job) -> tuple[Any, ...]:
+    return job.version, job.name, job.description, job.pool_id, job.priority, job.tags, job.status
+
+
+def _in_step(job: Job, spec: Json) -> Json:
+    """An interval goes on as its job does; its row counts from its own last run."""
+    present = JobVersion.objects.get(job=job, version=job.version).schedule or {}
+    wanted = spec["schedule"]
+    if "every" not in wanted or present.get("every") != wanted["every"] or "start" not in present:
+        return spec
+    return {**spec, "schedule": {**wanted, "start": present["start"]}}
+
+
+@dataclass
+class Undo:
+    """The way back: jobs are paused, and the rows that were switched off for them go on."""
+
+    tenant: Tenant
+    rows: Rows
+    dry_run: bool = True
+
+    def run(self) -> Iterator[Done]:
+        records = ImportedTask.objects.filter(
+            tenant=self.tenant, source=self.rows.source, undone_at=None
+        ).order_by("task_id")
+        for record in records:
+            yield self._one(record)
+
+    def _one(self, record: ImportedTask) -> Done:
+        done = Done(record.name, LEFT, [])
+        try:
+            with self.rows.together():
+                done = self._give_back(record)
+                if self.dry_run:
+                    raise DryRun
+        except DryRun:
+            pass
+        return done
+
+    def _give_back(self, record: ImportedTask) -> Done:
+        there = self.rows.lock(record.task_id)
+        record = ImportedTask.objects.select_for_update(of=("self",)).select_related("job").get(pk=record.pk)
+        job, notes = record.job, list[str]()
+        was_at_work = job.status == JobStatus.ACTIVE and job.deleted_at is None
+        if was_at_work:
+            job = pause_job(job, IS_GIVEN_BACK)
+        if not there:
+            notes.append("its row was deleted: the job is paused, and nothing runs it")
+        elif record.switched_off_at is not None and not was_at_work:
+            notes.append(f"its job is {job.status}, so its row stays switched off")
+        elif record.switched_off_at is not None:
+            last = _last_time(job)
+            change(self.rows.connection, "switch_on_row", {"task": record.task_id, "last_run_at": last})
+        record.undone_at, record.switched_off_at = database_now(), None
+        record.save(update_fields=["undone_at", "switched_off_at"])
+        return Done(record.name, GIVEN_BACK, notes)
+
+
+def _last_time(job: Job) -> datetime:
+    """The row goes on after what its job has planned: an interval in its rhythm, all else from the pause on."""
+    paused_at = job.status_at
+    spec = JobVersion.objects.get(job=job, version=job.version)
+    schedule = (
+        parse(spec.schedule, str(job.pk)) if spec.schedule and "calendar" not in spec.schedule else None
+    )
+    if not isinstance(schedule, Interval):
+        return paused_at
+    following = next_after(schedule, paused_at, anchor=spec.anchor_at)
+    return following - schedule.every if following is not None else paused_at
