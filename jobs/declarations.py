@@ -201,7 +201,7 @@ def _was_withdrawn(declaration: Declaration, job: Job) -> bool:
 
 
 def _cancel(declaration: Declaration) -> None:
-    job = Job.objects.of(declaration.tenant).filter(pk=declaration.job_id).first()
+    job = Job.objects.of(declaration.tenant).filter(declarations=declaration).first()
     if job is not None:
         # Of one that a person has cancelled already nothing changes, and it stays that person's.
         if job.status != JobStatus.CANCELLED:

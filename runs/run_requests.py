@@ -192,8 +192,8 @@ def _one_time_job(request: RunRequest, now: datetime) -> Job:
 
 
 def _cancel(request: RunRequest) -> None:
-    job = Job.objects.filter(pk=request.job_id, deleted_at=None).select_related("tenant", "pool").first()
-    if job is None:
+    job = request.job
+    if job is None or job.deleted_at is not None or request.run is None:
         return
     if "input" not in request.spec and job.status != JobStatus.CANCELLED:
         cancel_job(job, "its request was cancelled")

@@ -47,7 +47,7 @@ class CancelRunRequest(APIView):
         return Response(request_json(found, self.address))
 
 
-class OfWorker:
+class OfWorker(APIView):
     """The same for a worker's key, and of its pool alone."""
 
     permission_classes = [WorkerPermission]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -21,8 +22,8 @@ class ApiLink:
     def __init__(
         self, url: str, key: str, pool: str, *, ca_file: str | None = None, timeout: float = 5.0
     ) -> None:
-        self._make = lambda seconds: ApiClient(url, key, ca_file=ca_file, timeout=seconds)
-        self._what = self._make(timeout).url
+        self._open = partial(ApiClient, url, key, ca_file=ca_file)
+        self._what = self._open().url
         self._pool, self._timeout = pool, timeout
         # Which of the two a key may use, only the platform knows.
         self._prefix = OF_WORKERS
@@ -66,7 +67,7 @@ class ApiLink:
         seconds = seconds or self._timeout
 
         def carry_out() -> T:
-            api = self._make(seconds)
+            api = self._open(timeout=seconds)
             try:
                 return ask(api, self._prefix)
             except KeyRefused as refused:

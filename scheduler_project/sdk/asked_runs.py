@@ -78,7 +78,7 @@ def give_methods(app: Celery, task: Any, methods: Mapping[str, Callable[..., Any
     kind = type(task)
     if issubclass(kind, PromiseProxy):
         task.__then__(_give, methods, task)
-    elif issubclass(kind, Proxy) and not app.finalized:
+    elif issubclass(kind, Proxy) and not getattr(app, "finalized", True):
         app.on_after_finalize.connect(lambda **_options: _give(methods, task), weak=False)
     else:
         _give(methods, task)

@@ -128,6 +128,7 @@ def test_another_code_base_of_the_pool_removes_nothing(tenant: Tenant, pool: Poo
 def test_what_a_later_release_fills_up_is_no_drift(tenant: Tenant, pool: Pool) -> None:
     applied(tenant, pool, spec())
     declaration = Declaration.objects.get()
+    assert declaration.applied
     del declaration.applied["retry"]["cap"], declaration.applied["max_concurrency"]
     declaration.save()
     assert planned(tenant, pool, spec())[0].drift == []

@@ -158,6 +158,7 @@ def test_over_the_table_a_scheduler_carries_it_out(link: DatabaseLink, job: Job)
     assert link.request(asked) == first
     assert apply_requests() == 1 and apply_requests() == 0
     found = link.requested(first.id)
+    assert found.run_id
     run = Run.objects.get(pk=found.run_id)
     assert (found.state, run.input, run.requested_by) == ("ready", {"kwargs": {"a": 1}}, "pool payments")
     assert AuditEntry.objects.filter(object_id=str(run.pk), actor_kind="worker").exists()

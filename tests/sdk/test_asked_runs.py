@@ -1,4 +1,4 @@
-"""`task.run_now(…)` and `task.schedule(at=…)` on every kind of task, and what a caller gets back."""
+"""`of(task).run_now(…)` and `of(task).schedule(at=…)` on every kind of task, and what a caller gets back."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -52,6 +52,11 @@ class FakeLink:
 def nothing() -> None: ...
 
 
+def of(task: object) -> Any:
+    """With the methods that it was given."""
+    return task
+
+
 @pytest.fixture
 def app() -> Iterator[Celery]:
     app = Celery("shop", broker="memory://", set_as_current=False)
@@ -76,7 +81,7 @@ class OwnRequest(Request):
 
 
 class OwnTask(Task):  # type: ignore[type-arg]
-    Request = OwnRequest
+    Request = OwnRequest  # type: ignore[assignment]
 
     def schedule(self) -> str:
         return "the class' own"
@@ -84,12 +89,12 @@ class OwnTask(Task):  # type: ignore[type-arg]
 
 def test_a_declared_task_gets_both_methods(keeper: Beatkeeper, link: FakeLink) -> None:
     @keeper.job("settle", cron="0 5 * * *", priority=700, retries=2)
-    @keeper.app.task(name="shop.settle")
+    @keeper.app.task(shared=False, name="shop.settle")
     def settle(day: int = 0) -> int:
         return day
 
-    settle.run_now([7], key="k")
-    settle.schedule(kwargs={"day": 8}, at=AT, key="k2")
+    of(settle).run_now([7], key="k")
+    of(settle).schedule(kwargs={"day": 8}, at=AT, key="k2")
     once, later = link.asked
     assert (once.key, once.at) == ("k", None)
     assert once.spec == {"name": "settle", "input": {"args": [7]}}
@@ -104,11 +109,11 @@ def test_the_same_key_makes_the_same_words_and_no_key_makes_new_ones(
     keeper: Beatkeeper, link: FakeLink
 ) -> None:
     @keeper.job()
-    @keeper.app.task(name="shop.settle")
+    @keeper.app.task(shared=False, name="shop.settle")
     def settle() -> None: ...
 
     for key in ("k", "k", None, None):
-        settle.schedule(at=AT, key=key)
+        of(settle).schedule(at=AT, key=key)
     first, second, third, fourth = link.asked
     assert first == second
     assert (
@@ -125,7 +130,7 @@ def test_shared_bound_and_class_based_tasks(keeper: Beatkeeper, link: FakeLink) 
         return "shared"
 
     @keeper.job()
-    @keeper.app.task(name="shop.bound", bind=True)
+    @keeper.app.task(shared=False, name="shop.bound", bind=True)
     def bound(self: Any) -> str:
         return str(self.name)
 
@@ -138,17 +143,17 @@ def test_shared_bound_and_class_based_tasks(keeper: Beatkeeper, link: FakeLink) 
     old = keeper.job()(keeper.app.register_task(Old()))
     keeper.app.finalize()
     for task in (shared, bound, old):
-        task.run_now()
+        of(task).run_now()
     assert [asked.spec["name"] for asked in link.asked] == ["shop.shared", "shop.bound", "shop.old"]
     assert (shared(), bound(), old()) == ("shared", "shop.bound", "old")
 
 
 def test_what_a_tasks_own_class_calls_so_stays_what_it_is(keeper: Beatkeeper, link: FakeLink) -> None:
     @keeper.job()
-    @keeper.app.task(name="shop.own", base=OwnTask)
+    @keeper.app.task(shared=False, name="shop.own", base=OwnTask)
     def own() -> None: ...
 
-    assert own.schedule() == "the class' own"
+    assert of(own).schedule() == "the class' own"
     assert own.Request is OwnRequest
     keeper.schedule(own, at=AT)
     assert len(link.asked) == 1
@@ -156,7 +161,7 @@ def test_what_a_tasks_own_class_calls_so_stays_what_it_is(keeper: Beatkeeper, li
 
 def test_canvas_is_left_alone(keeper: Beatkeeper) -> None:
     @keeper.job(every=60)
-    @keeper.app.task(name="shop.add")
+    @keeper.app.task(shared=False, name="shop.add")
     def add(one: int, two: int) -> int:
         return one + two
 
@@ -170,32 +175,33 @@ def test_declaring_reads_no_setting_before_the_app_has_them(keeper: Beatkeeper) 
     """A Django code base declares while its settings are still to come."""
 
     @keeper.job(every=60)
-    @keeper.app.task
+    @keeper.app.task(shared=False)
     def early() -> None: ...
 
     @keeper.job(every=60)
     @shared_task
     def shared() -> None: ...
 
-    assert not keeper.app.configured and not keeper.app.finalized
+    app: Any = keeper.app
+    assert not app.configured and not app.finalized
 
 
 def test_a_task_declared_twice_is_named_by_its_job(keeper: Beatkeeper, link: FakeLink) -> None:
-    task = keeper.app.task(name="shop.report")(nothing)
+    task = keeper.app.task(shared=False, name="shop.report")(nothing)
     for name in ("daily", "weekly"):
         keeper.job(name, every=60)(task)
     with pytest.raises(ValueError, match="declared as 'daily', 'weekly': say which with job="):
-        task.run_now()
-    task.run_now(job="weekly")
+        of(task).run_now()
+    of(task).run_now(job="weekly")
     assert link.asked[0].spec["name"] == "weekly"
     with pytest.raises(ValueError, match="not declared as the job 'monthly'"):
-        task.run_now(job="monthly")
+        of(task).run_now(job="monthly")
 
 
 def test_an_undeclared_task_may_be_scheduled_but_not_run_as_its_job(
     keeper: Beatkeeper, link: FakeLink
 ) -> None:
-    task = keeper.app.task(name="shop.plain")(nothing)
+    task = keeper.app.task(shared=False, name="shop.plain")(nothing)
     keeper.schedule(task, at=AT)
     assert link.asked[0].spec["target"]["task"] == "shop.plain"
     with pytest.raises(ValueError, match=r"put @keeper\.job\(\) above it"):
@@ -216,9 +222,9 @@ def test_an_undeclared_task_may_be_scheduled_but_not_run_as_its_job(
 def test_a_mistake_is_raised_at_once_and_nothing_is_asked(
     keeper: Beatkeeper, link: FakeLink, options: dict[str, Any], said: str
 ) -> None:
-    task = keeper.job()(keeper.app.task(name="shop.settle")(nothing))
+    task = keeper.job()(keeper.app.task(shared=False, name="shop.settle")(nothing))
     with pytest.raises(ValueError, match=said):
-        task.schedule(**{"at": AT, **options})
+        of(task).schedule(**{"at": AT, **options})
     assert link.asked == []
 
 
@@ -278,16 +284,16 @@ def test_without_a_platform_named_it_says_what_to_name(app: Celery, monkeypatch:
     for name in ("DATABASE_URL", "BEATKEEPER_DATABASE_URL", "BEATKEEPER_URL"):
         monkeypatch.delenv(name, raising=False)
     keeper = Beatkeeper(app)
-    task = keeper.job()(app.task(name="shop.settle")(nothing))
+    task: Any = keeper.job()(app.task(shared=False, name="shop.settle")(nothing))
     with pytest.raises(ValueError, match="url=…, api_key=…"):
-        task.run_now()
+        of(task).run_now()
 
 
 @pytest.mark.parametrize("away", ["postgresql://nobody@127.0.0.1:1/none", "https://bk_key@127.0.0.1:1"])
 def test_a_platform_that_is_not_there_is_one_error(app: Celery, away: str) -> None:
     keeper = Beatkeeper(app, ledger=away, tenant="acme", pool="payments", request_seconds=10)
-    task = keeper.job()(app.task(name="shop.settle")(nothing))
-    asks: list[Callable[[], Any]] = [task.run_now, lambda: task.schedule(at=AT + timedelta(days=1))]
+    task: Any = keeper.job()(app.task(shared=False, name="shop.settle")(nothing))
+    asks: list[Callable[[], Any]] = [of(task).run_now, lambda: of(task).schedule(at=AT + timedelta(days=1))]
     for ask in asks:
         with pytest.raises(PlatformAway):
             ask()

@@ -82,6 +82,7 @@ def test_its_tasks_fire_by_cron_retry_log_and_are_cancelled(platform: Platform, 
     job = platform.wait(lambda: team.job(code.sample.planned.replace(":", ".")), 40, "the declared job")
     platform.wait(lambda: len(succeeded(platform, job)) >= 2, 40, "two runs by cron")
     asked_for_by_code(team)
+    assert "3 to add, 0 to change, 0 no longer declared" in worker.text()
     its_own_task(team)
     drift_is_told(team, job)
 

@@ -1,5 +1,8 @@
 """The wheel holds the SDK alone, and lives beside django-auditlog and somebody's own `jobs`."""
 
+import os
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -11,6 +14,71 @@ def test_the_wheel_holds_the_sdk_and_nothing_else(wheel: Path) -> None:
     tops = {name.split("/")[0] for name in names if ".dist-info/" not in name}
     assert tops == {"beatkeeper"}
     assert {"beatkeeper/__init__.py", "beatkeeper/ledger.sql", "beatkeeper/py.typed"} <= set(names)
+
+
+def test_the_base_install_needs_celery_alone(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        [metadata] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        lines = archive.read(metadata).decode().partition("\n\n")[0].splitlines()
+    needed = [line.partition(": ")[2] for line in lines if line.startswith("Requires-Dist: ")]
+    assert [one for one in needed if "extra ==" not in one] == ["celery>=5.3"]
+    assert "Requires-Python: >=3.10" in lines
+
+
+def test_the_record_names_nothing_but_beatkeeper(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        [record] = [name for name in archive.namelist() if name.endswith(".dist-info/RECORD")]
+        paths = [line.partition(",")[0] for line in archive.read(record).decode().splitlines()]
+    assert {path.split("/")[0].partition("-")[0] for path in paths} == {"beatkeeper"}
+
+
+def test_every_module_of_it_works_without_what_the_extras_bring(adopter: Path) -> None:
+    """A worker over HTTPS has neither a driver of the database nor keys of secrets."""
+    told = _python(
+        adopter,
+        "import importlib, pkgutil, sys\n"
+        "extras = ('psycopg', 'cryptography', 'django', 'requests', 'httpx')\n"
+        "sys.modules.update(dict.fromkeys(extras))\n"
+        "import beatkeeper\n"
+        "missing = []\n"
+        "for module in pkgutil.iter_modules(beatkeeper.__path__):\n"
+        "    if module.name == '__main__': continue\n"
+        "    try: importlib.import_module('beatkeeper.' + module.name)\n"
+        "    except ImportError: missing.append(module.name)\n"
+        "print(missing)",
+    )
+    # The ledger over the database, which is opened by its address alone.
+    assert told == "['postgres']"
+
+
+def test_whoever_uses_it_finds_types(adopter: Path, tmp_path: Path) -> None:
+    """Read by the type checker as an adopter's would: from the installed wheel."""
+    program = tmp_path / "shop.py"
+    program.write_text(
+        "from datetime import datetime, timezone\n"
+        "from beatkeeper import Beatkeeper, PlatformAway, RequestedRun\n"
+        "def ask(keeper: Beatkeeper, task: object) -> str:\n"
+        "    try:\n"
+        "        run = keeper.schedule(task, at=datetime.now(timezone.utc), key='k')\n"
+        "    except PlatformAway:\n"
+        "        return ''\n"
+        "    reveal_type(run)\n"
+        "    return run.state\n"
+        "def wrong(keeper: Beatkeeper) -> int:\n"
+        "    return keeper.run_now(None, when=3)\n"
+    )
+    mypy = [sys.executable, "-m", "mypy", "--strict", "--python-executable", str(adopter), "--no-incremental"]
+    config = ["--config-file", os.devnull, "--follow-imports", "silent", "--ignore-missing-imports"]
+    done = subprocess.run([*mypy, *config, str(program)], capture_output=True, text=True, cwd=tmp_path)
+    told = done.stdout + done.stderr
+    assert 'Revealed type is "beatkeeper.link.RequestedRun"' in told, told
+    assert 'Unexpected keyword argument "when"' in told and 'got "RequestedRun", expected "int"' in told, told
+    assert told.count("error:") == 2, told
+
+
+def test_the_console_script_is_there(adopter: Path) -> None:
+    told = run_to_end([str(adopter.parent / "beatkeeper"), "--help"])
+    assert "plan|apply|drift" in told
 
 
 def test_it_lives_beside_django_auditlog_and_a_package_named_jobs(adopter: Path) -> None:
