@@ -9,9 +9,20 @@ from jobs.display import moment
 from jobs.models import Job
 from jobs.staff import LookOnly, OwnRelated
 from jobs.uncounted_pages import Uncounted
+from runs.celery_firing_admin import CeleryFiringAdmin
 from runs.job_admin import JobWithRuns
 from runs.lane_admin import LaneAdmin
-from runs.models import Attempt, JobGate, Lane, LiveRun, MissedSpan, Run, SchedulerNode, WorkerNode
+from runs.models import (
+    Attempt,
+    CeleryFiring,
+    JobGate,
+    Lane,
+    LiveRun,
+    MissedSpan,
+    Run,
+    SchedulerNode,
+    WorkerNode,
+)
 from runs.run_admin import AttemptAdmin, LiveRunAdmin, RunAdmin
 from runs.scheduler_admin import SchedulerNodeAdmin
 from runs.worker_admin import WorkerNodeAdmin
@@ -56,6 +67,7 @@ for model, model_admin in (
     (Lane, LaneAdmin),
     (WorkerNode, WorkerNodeAdmin),
     (SchedulerNode, SchedulerNodeAdmin),
+    (CeleryFiring, CeleryFiringAdmin),
 ):
     admin.site.register(model, model_admin)
 admin.site.index_template = "runs/dashboard.html"

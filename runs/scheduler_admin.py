@@ -60,7 +60,7 @@ class SchedulerNodeAdmin(LookOnly):
     fields = (
         ("host", "pid"),
         ("shown_condition", "job_slices", "pools", "rescues"),
-        ("trigger", "dispatch", "rescue"),
+        ("trigger", "dispatch", "rescue", "celery_beat"),
         ("clock", "seen", "started", "left"),
     )
 
@@ -115,6 +115,10 @@ class SchedulerNodeAdmin(LookOnly):
     @admin.display(description="rescue loop")
     def rescue(self, node: SchedulerNode) -> str:
         return loop_in_words(node.loops.get("rescue"))
+
+    @admin.display(description="celery-beat loop")
+    def celery_beat(self, node: SchedulerNode) -> str:
+        return loop_in_words(node.loops.get("celery-beat"))
 
 
 def loop_in_words(loop: dict[str, Any] | None) -> str:

@@ -2,7 +2,9 @@
 
 from typing import Any
 
+from django.conf import settings
 from django.contrib.auth.models import User
+from django.db.models import Model
 from django.http import HttpRequest
 from django.templatetags.static import static
 from django.urls import reverse
@@ -22,7 +24,7 @@ from jobs.models import (
     Tenant,
 )
 from jobs.staff import is_superuser, list_of, may_act
-from runs.models import Attempt, Lane, LiveRun, MissedSpan, Run, SchedulerNode, WorkerNode
+from runs.models import Attempt, CeleryFiring, Lane, LiveRun, MissedSpan, Run, SchedulerNode, WorkerNode
 
 # Title, icon and page; no page stands for the dashboard.
 Entry = tuple[str, str, Any]
@@ -50,6 +52,7 @@ OF_ALL: list[tuple[str, list[Entry]]] = [
         "Platform",
         [
             ("Schedulers", "timer", SchedulerNode),
+            ("Celery beat firings", "electric_bolt", CeleryFiring),
             ("Workers", "memory", WorkerNode),
             ("Lanes", "swap_horiz", Lane),
             ("Pools", "hub", Pool),
@@ -67,14 +70,16 @@ OF_ALL: list[tuple[str, list[Entry]]] = [
         ],
     ),
 ]
-OF_OPERATORS = (SchedulerNode, User)
+OF_OPERATORS = (SchedulerNode, CeleryFiring, User)
 
 
 def navigation(request: HttpRequest) -> list[dict[str, Any]]:
     groups: list[tuple[str, list[Entry]]] = [("", [("Dashboard", "monitoring", None)])]
     if may_act(request, None, Role.VIEWER):
         groups += OF_ALL
-    hidden = () if is_superuser(request) else OF_OPERATORS
+    hidden: set[type[Model]] = set() if is_superuser(request) else set(OF_OPERATORS)
+    if not settings.CELERY_BEAT_URL:
+        hidden.add(CeleryFiring)
     return [
         {"title": title, "items": [item(request, *entry) for entry in entries if entry[2] not in hidden]}
         for title, entries in groups

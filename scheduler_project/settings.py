@@ -50,6 +50,8 @@ if CELERY_BEAT_URL and not CELERY_BEAT_BROKER_URL:
         "BEATKEEPER_CELERY_BEAT_URL is set, and no broker: say in BEATKEEPER_CELERY_BEAT_BROKER_URL where the workers "
         "of those periodic tasks listen"
     )
+if CELERY_BEAT_URL and CELERY_BEAT_URL != DATABASE_URL:
+    DATABASES["celery_beat"] = {**(env.database("BEATKEEPER_CELERY_BEAT_URL") or {}), "CONN_HEALTH_CHECKS": True}
 LOG_STORE_URL = env.url("LOG_STORE_URL", f"file://{BASE_DIR}/var/logs", ("file",))
 
 INSTALLED_APPS = [
