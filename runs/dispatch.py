@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, time
+from math import ceil
 from typing import NamedTuple
 from uuid import UUID
 
@@ -67,7 +68,8 @@ class PoolMemory:
 
     lanes: LaneMemories = field(default_factory=LaneMemories)
     nodes: frozenset[UUID] = frozenset()
-    targets: frozenset[str] = frozenset()
+    # With the tenant whose runs alone they are known for; None: for everybody's.
+    targets: frozenset[tuple[str, int | None]] = frozenset()
     pace: Pace = field(default_factory=lambda: Pace("dispatch", MOST_IN_A_PASS))
 
 
@@ -139,6 +141,8 @@ class Pass:
         self.stored: dict[int, LaneRow] = {}
         self.lanes: dict[int, LaneRow] = {}
         self.loads: dict[int, LaneLoad] = {}
+        # Slots by the tenant they are for; None: for everybody.
+        self.slots: Counter[int | None] = Counter()
 
     def run(self) -> Dispatched:
         capacity = self._capacity()
@@ -155,12 +159,15 @@ class Pass:
     def _capacity(self) -> int:
         """Slots that living workers have for us. What a worker knows never changes, so it is read once."""
         values = {"pool": self.pool.id, "now": self.now}
-        nodes: dict[UUID, int] = dict(rows(self.connection, "living_nodes", values))
-        if nodes.keys() != self.memory.nodes:
+        living = rows(self.connection, "living_nodes", values)
+        nodes = {node for node, _slots, _tenant in living}
+        if nodes != self.memory.nodes:
             self.memory.nodes = frozenset(nodes)
             known = rows(self.connection, "targets_of_nodes", {"nodes": list(nodes)})
-            self.memory.targets = frozenset(target for (target,) in known)
-        return sum(nodes.values())
+            self.memory.targets = frozenset((target, tenant) for target, tenant in known)
+        for _node, slots, tenant in living:
+            self.slots[tenant] += slots
+        return self.slots.total()
 
     def _find_lanes(self) -> int:
         """Returns how many slots are taken on nodes that are no longer counted: draining ones above all."""
@@ -169,8 +176,10 @@ class Pass:
         counted = rows(self.connection, "occupied", values)
         self._hold_lanes()
         self.loads = {
-            tenant: LaneLoad(tenant, running=running, queued=queued, ready=tenant in self.ready)
-            for tenant, running, queued, _ in counted
+            tenant: LaneLoad(
+                tenant, running=slots, queued=queued, ready=tenant in self.ready, batched=running - slots
+            )
+            for tenant, running, slots, queued, _ in counted
         }
         for tenant in self.ready - self.loads.keys():
             self.loads[tenant] = LaneLoad(tenant)
@@ -221,8 +230,17 @@ class Pass:
             lane = self.lanes[tenant]
             load.weight = lane.weight
             if lane.limited:
-                load.most = lane.room(load.running + load.queued, self.now)
+                load.most = lane.room(load.runs, self.now)
         self.memory.lanes.look(self.loads, self.now.timestamp())
+        self._keep_to_reach()
+
+    def _keep_to_reach(self) -> None:
+        """Workers that came with a tenant's key take nobody else's runs: no lane has more queued than can be taken."""
+        for tenant, load in self.loads.items():
+            reach = self.slots[None] + self.slots[tenant]
+            if reach < self.slots.total():
+                room = max(0, reach + ceil(load.turnover) - load.running - load.queued) if reach else 0
+                load.most = room if load.most is None else min(load.most, room)
 
     def _hand_over_in_rounds(self, capacity: int) -> Counter[int]:
         """Who is hungriest gets places first, but may have no runs for them: those go to the others, so that no lane
@@ -304,7 +322,7 @@ class Pass:
             stop = self.stops.holds(run.tenant_id, self.pool.id, json.loads(run.tags), self.now)
             if stop is not None:
                 return stop.word
-        if run.target_key not in self.memory.targets:
+        if not self.memory.targets & {(run.target_key, None), (run.target_key, run.tenant_id)}:
             return transitions.UNKNOWN_TARGET
         if not self.lanes[run.tenant_id].allowed:
             return transitions.NOT_ALLOWED
@@ -330,7 +348,7 @@ class Pass:
         for tenant, lane in self.lanes.items():
             load = self.loads.get(tenant)
             queued = load.queued + handed[tenant] if load else 0
-            occupied = load.running + queued if load else 0
+            occupied = load.runs + handed[tenant] if load else 0
             if tenant in handed:
                 lane = lane.spend(handed[tenant], self.now)
                 self.memory.lanes[tenant].occupied = occupied
@@ -344,7 +362,7 @@ class Pass:
             return self.held[lane.tenant_id]
         if lane.tenant_id not in self.ready:
             return ""
-        if not self.memory.nodes:
+        if None not in self.slots and lane.tenant_id not in self.slots:
             return NO_LIVE_WORKER
         return (lane.limit_reached(occupied, self.now) if lane.limited else "") or self.notice
 

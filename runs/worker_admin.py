@@ -3,7 +3,7 @@
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
@@ -22,19 +22,36 @@ NODE_COLOURS = {
 
 
 class WorkerNodeAdmin(LookOnly):
-    list_display = ("name", "pool", "shown_state", "occupancy", "beat", "clock", "host", "version", "started")
+    list_display = (
+        "name",
+        "pool",
+        "of_tenant",
+        "shown_state",
+        "occupancy",
+        "beat",
+        "clock",
+        "host",
+        "version",
+        "started",
+    )
     list_filter = (("state", ChoicesDropdownFilter), ("pool", OwnRelated))
-    list_select_related = ("pool",)
+    list_select_related = ("pool", "tenant")
     search_fields = ("name", "host")
     ordering = ("-last_beat_at",)
     exclude = ("held",)
 
     def visible(self, rows: QuerySet[Any], request: HttpRequest) -> QuerySet[Any]:
-        """Those of pools of one's own: what runs on a shared machine is the platform's business."""
-        return rows.filter(pool__shared=False, pool__tenants__in=own_tenants(request)).distinct()
+        """One's own, and those of pools of one's own: what runs on a shared machine is the platform's business."""
+        own = own_tenants(request)
+        of_the_platform = Q(tenant=None, pool__shared=False, pool__tenants__in=own)
+        return rows.filter(Q(tenant__in=own) | of_the_platform).distinct()
 
     def tenant_of(self, row: Any) -> int | None:
         return None
+
+    @admin.display(description="for", ordering="tenant")
+    def of_tenant(self, node: WorkerNode) -> str:
+        return str(node.tenant) if node.tenant else "all"
 
     @admin.display(description="state", ordering="state")
     def shown_state(self, node: WorkerNode) -> SafeString:

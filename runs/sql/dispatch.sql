@@ -25,14 +25,14 @@ SELECT pool.slug, pool.shared,
 FROM beatkeeper_pool pool WHERE pool.id = %(pool)s;
 
 -- name: living_nodes
--- Workers of the pool that may claim, and the slots they have for us.
-SELECT node.incarnation, greatest(0, node.slots - node.foreign_busy) FROM beatkeeper_worker_node node
+-- Workers of the pool that may claim, the slots they have for us, and the one tenant they work for if they do.
+SELECT node.incarnation, greatest(0, node.slots - node.foreign_busy), node.tenant_id FROM beatkeeper_worker_node node
 WHERE node.pool_id = %(pool)s AND node.state = 'active'
   AND node.last_beat_at > %(now)s - make_interval(secs => node.lease_seconds);
 
 -- name: targets_of_nodes
--- Every target that some of these workers know.
-SELECT DISTINCT target.key
+-- Every target that some of these workers know, and for whom: none, for everybody.
+SELECT DISTINCT target.key, node.tenant_id
 FROM beatkeeper_worker_node node CROSS JOIN LATERAL unnest(node.known_targets) AS target (key)
 WHERE node.incarnation = ANY (%(nodes)s::uuid[]);
 
@@ -48,15 +48,16 @@ WITH RECURSIVE tenant (id) AS (
 SELECT id FROM tenant WHERE id IS NOT NULL;
 
 -- name: occupied
--- Exact counts of what each lane has handed over: running, queued, and what runs elsewhere than on living nodes.
-SELECT tenant_id, sum(running)::int, sum(queued)::int, sum(elsewhere)::int
+-- Exact counts of what each lane has handed over: running, the slots that takes, queued, and the slots taken elsewhere
+-- than on living nodes. Runs claimed together share a slot, and all but the last two digits of their tokens.
+SELECT tenant_id, sum(running)::int, sum(slots)::int, sum(queued)::int, sum(elsewhere)::int
 FROM (
-    SELECT tenant_id, count(*) AS running, 0 AS queued,
-           count(*) FILTER (WHERE worker <> ALL (%(nodes)s::uuid[])) AS elsewhere
+    SELECT tenant_id, count(*) AS running, count(DISTINCT left(claim_token::text, -2)) AS slots, 0 AS queued,
+           count(DISTINCT left(claim_token::text, -2)) FILTER (WHERE worker <> ALL (%(nodes)s::uuid[])) AS elsewhere
     FROM beatkeeper_live_run
     WHERE state = 'running' AND pool_id = %(pool)s GROUP BY tenant_id
     UNION ALL
-    SELECT tenant_id, 0, count(*), 0 FROM beatkeeper_live_run
+    SELECT tenant_id, 0, 0, count(*), 0 FROM beatkeeper_live_run
     WHERE state = 'queued' AND pool_id = %(pool)s GROUP BY tenant_id
 ) counted
 GROUP BY tenant_id;

@@ -398,13 +398,14 @@ DELETE FROM beatkeeper_worker_node WHERE state IN ('lost', 'left') AND last_beat
 -- name: withdraw_unknown
 -- queued -> ready, where the workers that knew the target are gone and others live: dispatch will block it.
 WITH nodes AS MATERIALIZED (
-    SELECT node.pool_id, node.known_targets FROM beatkeeper_worker_node node
+    SELECT node.pool_id, node.tenant_id, node.known_targets FROM beatkeeper_worker_node node
     WHERE node.state = 'active' AND node.last_beat_at > %(now)s - make_interval(secs => node.lease_seconds)
 ), locked AS MATERIALIZED (
     SELECT live.id FROM beatkeeper_live_run live
     WHERE live.state = 'queued' AND live.queued_at < %(now)s - make_interval(secs => %(lease)s)
       AND EXISTS (SELECT FROM nodes WHERE nodes.pool_id = live.pool_id)
       AND NOT EXISTS (SELECT FROM nodes WHERE nodes.pool_id = live.pool_id
+                      AND (nodes.tenant_id IS NULL OR nodes.tenant_id = live.tenant_id)
                       AND live.target_key = ANY (nodes.known_targets))
     ORDER BY live.id LIMIT 1000 FOR UPDATE OF live SKIP LOCKED
 )
