@@ -41,8 +41,8 @@ BROKER_API_URL = env.url("BEATKEEPER_BROKER_API_URL", "", ("https", "http"))
 QUEUE_TYPES = env.queue_types("BEATKEEPER_QUEUE_TYPE", BROKERS)
 # Another code base's django-celery-beat, if its rows are to be served (docs/celery-beat.md).
 CELERY_BEAT_URL = env.postgres_url("BEATKEEPER_CELERY_BEAT_URL", "")
-CELERY_BEAT_BROKER_URL = env.text("BEATKEEPER_CELERY_BEAT_BROKER_URL", CELERY_BROKER_URL)
-CELERY_BEAT_QUEUE = env.text("BEATKEEPER_CELERY_BEAT_QUEUE", "celery")
+CELERY_BEAT_BROKER_URL = env.text("BEATKEEPER_CELERY_BEAT_BROKER_URL") or CELERY_BROKER_URL
+CELERY_BEAT_QUEUE = env.text("BEATKEEPER_CELERY_BEAT_QUEUE") or "celery"
 CELERY_BEAT_RESEND = env.choice("BEATKEEPER_CELERY_BEAT_UNKNOWN", "resend", ("resend", "drop")) == "resend"
 CELERY_BEAT_KEEP_DAYS = env.seconds("BEATKEEPER_CELERY_BEAT_KEEP_DAYS", 7, 0.01, 3650)
 if CELERY_BEAT_URL and not CELERY_BEAT_BROKER_URL:
