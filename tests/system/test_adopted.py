@@ -1,17 +1,23 @@
-"""A Flask shop and a Django clinic adopt the wheel: over TLS with a CA of one's own and a worker's key."""
+"""A Flask shop and a Django clinic adopt the wheel: over TLS with a CA of one's own, a worker's key, and a user on the
+platform's broker that may read their queues alone. Their own tasks stay on their own broker."""
 
+import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from django.core.management import call_command
 
 from jobs.models import Job, Role
 from jobs.services import edit_job, pause_job
 from jobs.tenants import create_key
+from runs.models import Lane
 from tests.factories import make_pool, make_tenant
 from tests.own_ca import OwnCA
 from tests.ports import answers, free_port
+from tests.private_rabbitmq import PrivateRabbitMQ
 from tests.processes import Processes
 from tests.system.adopter import DJANGO, FLASK, CodeBase, Sample
 from tests.system.platform import Platform, our_connection
@@ -30,9 +36,28 @@ class Team:
         self.pool.tenants.add(self.tenant)
         _key, self.key = create_key(self.tenant, "its workers", Role.WORKER, pool=self.pool)
 
+    def user_on(self, broker: PrivateRabbitMQ) -> str:
+        """What an operator's `manage.py broker_user` shows, as an address."""
+        said = io.StringIO()
+        arguments = [self.slug, "--pool", self.pool.slug, "--rabbitmqctl", broker.ctl_command()]
+        call_command("broker_user", *arguments, stdout=said)
+        shown = {line.split()[0]: line.split()[-1] for line in said.getvalue().splitlines()}
+        return f"amqp://{shown['user']}:{shown['password']}@127.0.0.1:{broker.port}/{broker.vhost}"
+
+    def consumers(self, platform: Platform) -> int:
+        """Of its queue on the platform's broker."""
+        with our_connection():
+            queue = Lane.objects.get(pool=self.pool, tenant=self.tenant).queue
+        return platform.queue(queue)[1]
+
     def job(self, name: str) -> Job | None:
         with our_connection():
             return Job.objects.filter(tenant=self.tenant, name=name).first()
+
+
+@pytest.fixture
+def platform(platform_with_own_broker: Platform) -> Platform:
+    return platform_with_own_broker
 
 
 @pytest.fixture
@@ -59,12 +84,17 @@ def team(
     processes: Processes,
     adopter: Path,
     tmp_path: Path,
+    broker_url: str,
+    private_rabbitmq: PrivateRabbitMQ,
+    settings: Any,
 ) -> Iterator[Team]:
     sample: Sample = request.param
-    code = CodeBase(sample, tmp_path, adopter, processes, platform.broker_url, platform.own_queue)
+    code = CodeBase(sample, tmp_path, adopter, processes, broker_url, platform.own_queue)
     team = Team(code, sample.prefix.lower())
+    settings.CELERY_BROKER_URL = platform.broker_url
     code.platform_is_at = {
         "BEATKEEPER_URL": url,
+        "BEATKEEPER_BROKER_URL": team.user_on(private_rabbitmq),
         "BEATKEEPER_API_KEY": team.key,
         "BEATKEEPER_CA_FILE": str(own_ca.ca),
         "BEATKEEPER_SPOOL_DIR": str(tmp_path / "spool" / team.slug),
@@ -81,6 +111,7 @@ def test_its_tasks_fire_by_cron_retry_log_and_are_cancelled(platform: Platform, 
 
     job = platform.wait(lambda: team.job(code.sample.planned.replace(":", ".")), 40, "the declared job")
     platform.wait(lambda: len(succeeded(platform, job)) >= 2, 40, "two runs by cron")
+    platform.wait(lambda: team.consumers(platform) == 1, 30, "permits to be read")
     asked_for_by_code(team)
     assert "3 to add, 0 to change, 0 no longer declared" in worker.text()
     its_own_task(team)
