@@ -109,11 +109,13 @@ class LaneMemory:
     served: float
     occupied: int = 0
     freed: deque[tuple[float, int]] = field(default_factory=deque)
+    # Nothing was left of what it was given while more was there: twice what it ended might not be too much.
+    ran_dry: int = 0
     # How many runs that may not go lay before those that may: so far is read beyond what goes.
     depth: int = 0
 
     def look(self, at: float, since: float, load: LaneLoad) -> None:
-        held = load.running + load.queued
+        held = load.runs
         ended = self.occupied - held
         if ended > 0:
             # Of a look that was long ago, what ended in the last of it.
@@ -122,6 +124,7 @@ class LaneMemory:
             self.freed.popleft()
         self.served += load.running * (at - since) / load.weight
         self.occupied = held
+        self.ran_dry = 2 * max(0, ended) if load.ready and not load.queued else 0
 
     def freed_per_second(self, at: float, seconds: float) -> float:
         if not self.freed:
@@ -149,5 +152,5 @@ class LaneMemories(dict[int, LaneMemory]):
                 memory = self[tenant] = LaneMemory(floor)
             memory.look(at, since, load)
             load.served = memory.served
-            load.turnover = memory.freed_per_second(at, TURNOVER_SECONDS) * ahead
+            load.turnover = max(memory.freed_per_second(at, TURNOVER_SECONDS) * ahead, memory.ran_dry)
             load.quick = memory.freed_per_second(at, QUICK_SECONDS) >= QUICK_PER_SECOND

@@ -24,9 +24,11 @@ class LaneLoad:
 
     tenant_id: int
     weight: int = 1
+    # In slots: runs that were claimed together take one, and so many more are `batched` in it.
     running: int = 0
     queued: int = 0
     ready: bool = True
+    batched: int = 0
     # What it is expected to free before the next look, to be queued beyond its slots.
     turnover: float = 0.0
     # It frees slots all the time.
@@ -35,6 +37,11 @@ class LaneLoad:
     served: float = 0.0
     # What its own limits leave: max_running, the rate limit.
     most: int | None = None
+
+    @property
+    def runs(self) -> int:
+        """Handed over and not ended."""
+        return self.running + self.batched + self.queued
 
     @property
     def taken(self) -> float:
