@@ -76,7 +76,7 @@ class Courier:
         args, kwargs, options = read_message(message)
         if self._connection is None and not self.is_ready():
             raise Away(Away.__doc__)
-        known = self.app.tasks.get(message.task)
+        known: Any = self.app.tasks.get(message.task)
         timing: dict[str, Any] = {"retry": False}
         if self._speaks_amqp():
             timing["confirm_timeout"] = CONFIRM_SECONDS

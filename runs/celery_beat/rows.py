@@ -61,7 +61,7 @@ class Tasks:
         schedules_changed = schedules != self._schedules
         if not schedules_changed and numbers == self._numbers():
             return 0
-        versions = dict(rows(self.connection, "celery_versions", {"slices": self._slices}))
+        versions: dict[int, int] = dict(rows(self.connection, "celery_versions", {"slices": self._slices}))
         for gone in self.known.keys() - versions.keys():
             del self.known[gone]
         wanted = [

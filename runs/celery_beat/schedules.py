@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from zoneinfo import ZoneInfo
 
 from celery import schedules
-from django.core.exceptions import ImproperlyConfigured
+from celery.exceptions import ImproperlyConfigured
 
 UTC = timezone.utc
 PERIODS = ("days", "hours", "minutes", "seconds", "microseconds")
@@ -109,7 +109,7 @@ def crontab(
 ) -> Times:
     now = Asked()
     try:
-        schedule = schedules.crontab(minute, hour, day_of_week, day_of_month, month_of_year, nowfun=now)
+        schedule: Any = schedules.crontab(minute, hour, day_of_week, day_of_month, month_of_year, nowfun=now)
         schedule.tz = ZoneInfo(zone)
     except (ValueError, KeyError, OSError, schedules.ParseException) as error:
         raise Unservable(f"its crontab cannot be read: {error}") from error
@@ -117,11 +117,11 @@ def crontab(
 
 
 @lru_cache(maxsize=1024)
-def solar(event: str, latitude: float, longitude: float) -> Times:
+def solar(event: Any, latitude: float, longitude: float) -> Times:
     now = Asked()
     try:
         return Celerys(schedules.solar(event, latitude, longitude, nowfun=now), now)
-    except (ImportError, ImproperlyConfigured, schedules.ImproperlyConfigured) as error:
+    except (ImportError, ImproperlyConfigured) as error:
         raise Unservable(
             "solar schedules need the package ephem where the scheduler runs: pip install ephem"
         ) from error

@@ -72,7 +72,7 @@ def celerys(
     schedule: Any, last: datetime, zone: ZoneInfo, until: datetime, late: timedelta
 ) -> list[datetime]:
     """As beat does it: it asks again when it was told to, and notes the moment at which it sent."""
-    app = Celery("peer", set_as_current=False)
+    app: Any = Celery("peer", set_as_current=False)
     app.conf.timezone = str(zone)
     schedule.app = app
     now, fired = last, list[datetime]()
@@ -122,7 +122,7 @@ def test_a_crontab_fires_when_celery_beat_would_over_both_changes_of_the_clock(
     minute, hour, day, month, week_day = fields
     until = last + timedelta(days=34)
     served = task(crontab(minute, hour, day, month, week_day, zone), last_run_at=last)
-    cron = celery_crontab(minute, hour, week_day, day, month)
+    cron: Any = celery_crontab(minute, hour, week_day, day, month)
     cron.tz = ZoneInfo(zone)
     expected = celerys(cron, last, ZoneInfo(zone), until, late=timedelta(milliseconds=3))
     found = ours(served, until)
@@ -253,7 +253,7 @@ class Counted:
 def test_years_of_missed_minutes_cost_no_walk_through_them() -> None:
     times = crontab("*", "*", "*", "*", "*", "America/New_York")
     assert isinstance(times, Celerys)
-    counted = Counted(times)
+    counted: Any = Counted(times)
     latest = Celerys(counted, times.now).latest(BEGIN, BEGIN + timedelta(days=3000, seconds=7))
     assert latest == BEGIN + timedelta(days=3000) and counted.count < 10
 
