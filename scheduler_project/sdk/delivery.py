@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import replace
 from uuid import UUID
 
-from .ledger import Ended, Ledger, LedgerUnavailable, given_back
+from .ledger import Ended, KeyRefused, Ledger, LedgerUnavailable, given_back
 from .outcomes import Outcome
 from .runtime import Runtime
 from .spool import Letter
@@ -52,7 +52,8 @@ class Delivery(threading.Thread):
             letter = self._runtime.spool.get(token)
             if letter is not None:
                 self._tell(letter)
-        except LedgerUnavailable:
+        except (LedgerUnavailable, KeyRefused):
+            # A key that was revoked too early may be made good; until then the result is kept.
             return False
         except Exception:
             return self._refused(token)

@@ -29,6 +29,7 @@ from .ledger import (
     Beat,
     Claim,
     Ended,
+    KeyRefused,
     Lane,
     LedgerRefused,
     LedgerUnavailable,
@@ -58,10 +59,6 @@ LINES = "application/x-ndjson"
 # The platform, or what stands before it, is not able to answer now. Whether it did what was asked is not known.
 AWAY = (408, 425, 429, 500, 502, 503, 504)
 KEY_REFUSED = (401, 403)
-
-
-class KeyRefused(LedgerRefused):
-    """The platform does not take this key any more, or never did."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from . import processes
 from .execute import execute
 from .hand import Hand
 from .interrupts import Interrupts
-from .ledger import Claim, Ended, Lane, LedgerUnavailable, Told, Wanted, base_token
+from .ledger import Claim, Ended, Lane, LedgerRefused, LedgerUnavailable, Told, Wanted, base_token, given_back
 from .retries import decide
 from .runtime import Runtime
 from .secret_box import hide_keys
@@ -33,7 +33,7 @@ CLAIM_PATIENCE = 10.0
 REPORT_PATIENCE = 2.0
 PAUSE = 0.2
 # A child claims as many runs at once as it carries out in so long.
-BATCH_SECONDS = 0.04
+BATCH_SECONDS = 0.1
 MOST_AT_ONCE = 32
 WEIGHT_OF_LAST = 0.2
 MOST_LANES = 1000
@@ -151,6 +151,9 @@ def ask(bench: Workbench, hand: Hand, wanted: Wanted, again: bool = False) -> li
                 return []
             again = True
             time.sleep(PAUSE)
+        except LedgerRefused as refusal:
+            logger.error("%s", refusal)
+            return []
     return []
 
 
@@ -161,12 +164,13 @@ def still_ours(bench: Workbench, claim: Claim) -> bool:
 def carry_out(
     bench: Workbench, hand: Hand, interrupts: Interrupts, wanted: Wanted, claims: Sequence[Claim]
 ) -> dict[int, Ended]:
-    """One after the other; before each it is asked whether we still may, and whether the guard has taken it.
+    """One after the other; before each it is asked whether we still may, and whether the guard has taken it. When
+    they take much longer than was to be expected the rest goes back.
 
     Returns what came of them, by their places in the batch. Each end is in shared memory before the next claim
     begins, so it is told even if we die.
     """
-    spool, ends = bench.runtime.spool, {}
+    spool, ends, until = bench.runtime.spool, {}, time.monotonic() + 2 * BATCH_SECONDS
     hand.receive(wanted.token, [details_of(claim) for claim in claims])
     with bench.watch().over(hand):
         for number, claim in enumerate(claims):
@@ -174,6 +178,9 @@ def carry_out(
                 spool.put(*map(Letter, claims[number:]))
                 break
             place, began = claim.token.int - wanted.token.int, time.monotonic()
+            if began > until:
+                ends[place] = given_back(claim)
+                continue
             if hand.begin(place, claim.claim_seq, processes.boottime() + claim.timeout):
                 ends[place] = carried_out(bench, hand, interrupts, claim)
                 if not hand.ended(place, short_end_of(ends[place].outcome, ends[place].verdict)):
