@@ -5,6 +5,7 @@ import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 from django.core.servers.basehttp import ThreadedWSGIServer, WSGIRequestHandler
 from django.core.wsgi import get_wsgi_application
@@ -25,10 +26,10 @@ class TlsServer(ThreadedWSGIServer):
         self.tls.load_cert_chain(ca.certificate, ca.key)
         super().__init__(("127.0.0.1", 0), QuietHandler, allow_reuse_address=False)
 
-    def finish_request(self, request: socket.socket, client_address: object) -> None:
+    def finish_request(self, request: Any, client_address: Any) -> None:
         """The handshake is the thread's own affair: whoever breaks it off holds up nobody."""
         with suppress(OSError), self.tls.wrap_socket(request, server_side=True) as encrypted:
-            super().finish_request(encrypted, client_address)  # type: ignore[arg-type]
+            super().finish_request(encrypted, client_address)
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A client that is gone is what tests are about."""

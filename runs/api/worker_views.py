@@ -41,7 +41,7 @@ class Bytes(BaseParser):
 
     largest = LARGEST_CHUNK
 
-    def parse(self, stream: Any, media_type: str | None = None, parser_context: Any = None) -> bytes:
+    def parse(self, stream: Any, media_type: str | None = None, parser_context: Any = None) -> Any:
         body: bytes = stream.read(self.largest + 1)
         if len(body) > self.largest:
             raise BodyTooLarge(self.largest)

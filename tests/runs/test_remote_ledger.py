@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import ssl
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -354,7 +355,7 @@ def test_a_server_that_asks_for_silence_is_left_alone_for_a_while(
     assert isinstance(error, LedgerUnavailable)
     with pytest.raises(LedgerUnavailable, match="not to be asked"):
         ledger.heartbeat(beat(team.incarnation))
-    monkeypatch.setattr(https.time, "monotonic", lambda: ledger._silent_until + 0.1)
+    monkeypatch.setattr(time, "monotonic", lambda: ledger._silent_until + 0.1)
     assert ledger.heartbeat(beat(team.incarnation)).known
 
 

@@ -55,7 +55,7 @@ def made(*arguments: str) -> dict[str, str]:
     return {words[0]: words[-1] for words in lines}
 
 
-def connect(broker: PrivateRabbitMQ, user: dict[str, str]) -> kombu.Connection:
+def connect(broker: PrivateRabbitMQ, user: dict[str, str]) -> Any:
     address = f"amqp://{user['user']}:{user['password']}@127.0.0.1:{broker.port}/{broker.vhost}"
     return kombu.Connection(address, connect_timeout=10)
 

@@ -78,16 +78,15 @@ def key(platform: Platform) -> str:
 
 
 def remote(platform: Platform, api: Api, key: str, ca: OwnCA, **env: str) -> Worker:
-    return platform.worker(
-        **{
-            **dict.fromkeys(NOT_ITS_OWN),
-            "BEATKEEPER_URL": api.url,
-            "BEATKEEPER_API_KEY": key,
-            "BEATKEEPER_CA_FILE": str(ca.ca),
-            "SAMPLE_POOL": "",
-            **env,
-        }
-    )
+    found: dict[str, Any] = {
+        **dict.fromkeys(NOT_ITS_OWN),
+        "BEATKEEPER_URL": api.url,
+        "BEATKEEPER_API_KEY": key,
+        "BEATKEEPER_CA_FILE": str(ca.ca),
+        "SAMPLE_POOL": "",
+        **env,
+    }
+    return platform.worker(**found)
 
 
 def test_it_does_all_that_a_worker_of_ours_does(
