@@ -6,6 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from datetime import datetime
+from uuid import UUID
 
 from django.conf import settings
 from django.db import close_old_connections
@@ -14,7 +15,7 @@ from jobs.declarations import apply_declarations
 from jobs.models import JOB_SLICES
 from jobs.rearming import rearm_calendars
 from jobs.resuming import resume_due_jobs
-from runs import upkeep
+from runs import redrives, upkeep
 from runs.brokers import queue_version
 from runs.catch_up import MOST_JOBS, CaughtUp, catch_up_once
 from runs.dispatch import Dispatched, PoolMemory, dispatch_pool
@@ -44,6 +45,7 @@ DECLARATIONS_SECONDS = 1.0
 DECLARATIONS_AT_ONCE = 20
 RESUMES_SECONDS = 0.5
 CALENDARS_SECONDS = 0.5
+REDRIVES_SECONDS = 0.5
 DAY_SECONDS = 86_400.0
 
 
@@ -182,6 +184,7 @@ class Rescuing(Holding):
         self.memory = memory
         self.runs_are_ready = runs_are_ready
         self._put_off: set[int] = set()
+        self._requests_put_off: set[UUID] = set()
         upkeep.keep_partitions(session.connection, self.now())
 
     def step(self) -> float:
@@ -201,10 +204,13 @@ class Rescuing(Holding):
             self._resume_jobs()
         if self.memory.is_due("calendars", CALENDARS_SECONDS, now):
             self._rearm_calendars()
+        if self.memory.is_due("redrives", REDRIVES_SECONDS, now):
+            self._redrive()
         if self.memory.is_due("upkeep", DAY_SECONDS, now):
             upkeep.keep_partitions(self.session.connection, now)
             upkeep.forget_nodes(self.session.connection, now)
             upkeep.forget_schedulers(self.session.connection, now)
+            upkeep.forget_letters(self.session.connection, now)
             upkeep.forget_run_requests(self.session.connection, now)
             upkeep.analyze_in_background(settings.DATABASE_DIRECT_URL)
         return RESCUE_SECONDS
@@ -225,7 +231,7 @@ class Rescuing(Holding):
             return
         try:
             close_old_connections()
-            apply_requests()
+            apply_requests(put_off=self._requests_put_off)
         except Exception:  # the next round tries again
             logger.exception("requests for runs could not be carried out")
 
@@ -238,6 +244,17 @@ class Rescuing(Holding):
             resume_due_jobs()
         except Exception:  # the next round tries again
             logger.exception("paused jobs could not be resumed")
+
+    def _redrive(self) -> None:
+        """Of groups of dead runs on their way, the next ones; through the same service as everybody's."""
+        if not redrives.due(self.session.connection):
+            return
+        try:
+            close_old_connections()
+            if redrives.work_off():
+                self.runs_are_ready()
+        except Exception:  # the next round tries again
+            logger.exception("dead runs could not be redriven")
 
     def _rearm_calendars(self) -> None:
         """Of calendars that were edited, the clocks of some of their jobs."""

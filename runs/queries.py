@@ -24,6 +24,7 @@ SQL = {
         "overlap",
         "catch_up",
         "celery_beat",
+        "dead_letters",
     )
     for name, text in statements(FOLDER / f"{subject}.sql").items()
 }

@@ -16,7 +16,7 @@ from jobs.refusals import Conflict, JobNotRunnable, Missing, RunIsFinal, RunIsUn
 from jobs.secret_references import check_input
 from runs import requests
 from runs.births import rank
-from runs.models import Run
+from runs.models import DeadLetter, Decision, Run
 from runs.states import LiveState, Trigger
 from runs.transitions import RETRY_BUDGET
 from scheduler_project.sdk.ids import created_run_id
@@ -40,7 +40,7 @@ def run_now(job: Job, given: object = None, *, request: bytes = b"", reason: str
     if given is not None:
         refuse_large(expect_object(given, "input"), "input")
         check_input(job.tenant, expect_object(given, "input"))
-    asked = _lock_job(job.pk)
+    asked = lock_job(job.pk)
     run = _insert(
         job,
         asked,
@@ -50,7 +50,7 @@ def run_now(job: Job, given: object = None, *, request: bytes = b"", reason: str
         given=given,
         request=request,
     )
-    record(Action.RUN_REQUESTED, run, tenant_id=job.tenant_id, after=_facts(run), reason=reason)
+    record(Action.RUN_REQUESTED, run, tenant_id=job.tenant_id, after=facts(run), reason=reason)
     return run
 
 
@@ -78,23 +78,14 @@ def retry_run(run: Run, *, request: bytes = b"", reason: str = "") -> Run:
 
     Only a run that waits for its back-off is moved itself: it goes now.
     """
-    asked = _lock_job(run.job_id)
+    asked = lock_job(run.job_id)
     live = requests.lock_run(run.pk, run.job_id)
     if live is not None:
         return _hurry(run, live, reason)
     finished = _read(run.pk)
-    retry = _insert(
-        finished.job,
-        asked,
-        version=finished.version,
-        pool_id=finished.pool_id,
-        trigger=Trigger.RETRY,
-        given=finished.input,
-        request=request,
-        planned_at=finished.planned_at,
-        retry_of=finished.pk,
-    )
-    after = {**_facts(retry), "retry_of": str(finished.pk)}
+    retry = insert_again(finished, asked, Trigger.RETRY, finished.input, request)
+    _leave_desk(finished, retry, reason)
+    after = {**facts(retry), "retry_of": str(finished.pk)}
     record(Action.RUN_RETRIED, retry, tenant_id=run.tenant_id, after=after, reason=reason)
     return retry
 
@@ -127,7 +118,35 @@ def _hurry(run: Run, live: dict[str, Any], reason: str) -> Run:
     return _read(run.pk)
 
 
-def _lock_job(job_id: UUID) -> dict[str, Any]:
+def insert_again(
+    finished: Run, asked: dict[str, Any], trigger: Trigger, given: object, request: bytes = b""
+) -> Run:
+    """A new run of the same version and planned time that points to the finished one. Its job is locked."""
+    return _insert(
+        finished.job,
+        asked,
+        version=finished.version,
+        pool_id=finished.pool_id,
+        trigger=trigger,
+        given=given,
+        request=request,
+        planned_at=finished.planned_at,
+        retry_of=finished.pk,
+    )
+
+
+def _leave_desk(finished: Run, retry: Run, reason: str) -> None:
+    """A dead run that is tried again by hand needs no other decision."""
+    DeadLetter.objects.filter(pk=finished.pk, decision=Decision.OPEN).update(
+        decision=Decision.REDRIVEN,
+        decided_at=retry.created_at,
+        decided_by=current_actor().name[:200],
+        note=reason,
+        redriven_as=retry.pk,
+    )
+
+
+def lock_job(job_id: UUID) -> dict[str, Any]:
     asked = requests.job_for_run(job_id)
     if asked is None or not asked["present"]:
         raise JobNotRunnable("the job was deleted", field="job", hint="create it again")
@@ -203,7 +222,7 @@ def _read(run_id: UUID) -> Run:
     return Run.objects.select_related("live", "job").get(pk=run_id)
 
 
-def _facts(run: Run) -> dict[str, Any]:
+def facts(run: Run) -> dict[str, Any]:
     return {
         "job": str(run.job_id),
         "version": run.version,

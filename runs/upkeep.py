@@ -45,6 +45,11 @@ def forget_run_requests(connection: Connection, now: datetime) -> int:
     return change(connection, "forget_run_requests", {"before": now - REQUESTS_KEPT})
 
 
+def forget_letters(connection: Connection, now: datetime) -> int:
+    """Decided so long ago that their runs leave the hot period."""
+    return change(connection, "forget_letters", {"before": now - timedelta(days=settings.HOT_PERIOD_DAYS)})
+
+
 def analyze_in_background(dsn: str) -> threading.Thread:
     """Autovacuum never analyzes a partitioned parent; it takes longer than a lock session may work."""
     thread = threading.Thread(target=_analyze, args=[dsn], name="beatkeeper-analyze", daemon=True)

@@ -117,7 +117,7 @@ def make_worker(pool: Pool, **fields: Any) -> WorkerNode:
 
 def make_lane(job: Job) -> Lane:
     lane, _ = Lane.objects.get_or_create(
-        pool=job.pool, tenant=job.tenant, defaults={"queue": f"bk.{job.pool.slug}.{job.tenant.slug}.v1"}
+        pool=job.pool, tenant=job.tenant, defaults={"queue": f"bk.{job.pool.slug}.{job.tenant.slug}.v2"}
     )
     return lane
 
@@ -254,3 +254,21 @@ def make_finished_run(
         **fields,
     }
     return Run.objects.create(tenant=job.tenant, pool=job.pool, job=job, state=state, **values)
+
+
+def make_dead(job: Job, **fields: Any) -> Run:
+    """A run that died of an error, as the statement that ends it leaves it: with its letter."""
+    live = make_run(job, LiveState.RUNNING, **fields.pop("live", {}))
+    values = {
+        "error_class": "transient",
+        "error_type": "ConnectionError",
+        "error_line": "no answer",
+        "fingerprint": "f00d",
+        "finished_at": now(),
+        **fields,
+    }
+    Run.objects.filter(pk=live.pk).update(
+        state=FinalState.DEAD, ended_from=live.state, attempts=live.attempt, **values
+    )
+    LiveRun.objects.filter(pk=live.pk).delete()
+    return Run.objects.get(pk=live.pk)

@@ -1,0 +1,98 @@
+-- The dead-letter desk: what died and nobody has decided, by error.
+
+-- name: tenants_with_letters
+-- Tenants with open letters, by loose index scan.
+WITH RECURSIVE tenant (id) AS (
+    (SELECT tenant_id FROM beatkeeper_dead_letter WHERE decision = '' ORDER BY tenant_id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT letter.tenant_id FROM beatkeeper_dead_letter letter
+            WHERE letter.decision = '' AND letter.tenant_id > tenant.id ORDER BY letter.tenant_id LIMIT 1)
+    FROM tenant WHERE tenant.id IS NOT NULL
+)
+SELECT id FROM tenant WHERE id IS NOT NULL LIMIT %(most)s;
+
+-- name: groups
+-- Open letters by tenant and fingerprint, the latest death first. Groups by loose index scan; of each the first and
+-- the last letter by a probe, the count up to a bound, and the jobs of the latest few.
+WITH RECURSIVE grouped (tenant_id, fingerprint, number) AS (
+    SELECT tenant.id, first.fingerprint, 1
+    FROM unnest(%(tenants)s::int[]) AS tenant (id)
+    CROSS JOIN LATERAL (
+        SELECT letter.fingerprint FROM beatkeeper_dead_letter letter
+        WHERE letter.decision = '' AND letter.tenant_id = tenant.id
+          AND (%(fingerprint)s::text IS NULL OR letter.fingerprint = %(fingerprint)s)
+        ORDER BY letter.fingerprint LIMIT 1
+    ) first
+    UNION ALL
+    SELECT grouped.tenant_id, next.fingerprint, grouped.number + 1
+    FROM grouped CROSS JOIN LATERAL (
+        SELECT letter.fingerprint FROM beatkeeper_dead_letter letter
+        WHERE letter.decision = '' AND letter.tenant_id = grouped.tenant_id
+          AND letter.fingerprint > grouped.fingerprint AND %(fingerprint)s::text IS NULL
+        ORDER BY letter.fingerprint LIMIT 1
+    ) next
+    WHERE grouped.number < %(most)s
+)
+SELECT grouped.tenant_id, grouped.fingerprint, counted.count, earliest.died_at AS first_at,
+       latest.died_at AS last_at, latest.run_id AS newest, latest.error_class, latest.error_type, latest.error_line,
+       touched.jobs
+FROM grouped
+CROSS JOIN LATERAL (
+    SELECT count(*)::int AS count FROM (
+        SELECT FROM beatkeeper_dead_letter letter
+        WHERE letter.decision = '' AND letter.tenant_id = grouped.tenant_id
+          AND letter.fingerprint = grouped.fingerprint
+        LIMIT %(most_counted)s
+    ) open
+) counted
+CROSS JOIN LATERAL (
+    SELECT letter.died_at FROM beatkeeper_dead_letter letter
+    WHERE letter.decision = '' AND letter.tenant_id = grouped.tenant_id AND letter.fingerprint = grouped.fingerprint
+    ORDER BY letter.died_at, letter.run_id LIMIT 1
+) earliest
+CROSS JOIN LATERAL (
+    SELECT letter.* FROM beatkeeper_dead_letter letter
+    WHERE letter.decision = '' AND letter.tenant_id = grouped.tenant_id AND letter.fingerprint = grouped.fingerprint
+    ORDER BY letter.died_at DESC, letter.run_id DESC LIMIT 1
+) latest
+CROSS JOIN LATERAL (
+    SELECT array_agg(DISTINCT recent.job_id) AS jobs FROM (
+        SELECT letter.job_id FROM beatkeeper_dead_letter letter
+        WHERE letter.decision = '' AND letter.tenant_id = grouped.tenant_id
+          AND letter.fingerprint = grouped.fingerprint
+        ORDER BY letter.died_at DESC, letter.run_id DESC LIMIT 50
+    ) recent
+) touched
+ORDER BY latest.died_at DESC, grouped.fingerprint;
+
+-- name: letters_after
+-- Of a group that is redriven the next letters, oldest death first, from where it has come to; what died later is not
+-- of this redrive, or what it runs again and dies again would go round for ever.
+SELECT letter.run_id, letter.died_at FROM beatkeeper_dead_letter letter
+WHERE letter.decision = '' AND letter.tenant_id = %(tenant)s AND letter.fingerprint = %(fingerprint)s
+  AND (letter.died_at, letter.run_id) > (%(cursor_at)s, %(cursor)s::uuid) AND letter.died_at <= %(until)s
+ORDER BY letter.died_at, letter.run_id LIMIT %(most)s;
+
+-- name: dismiss_group
+-- Of a group so many, oldest death first; whom somebody else decides of at this moment is left to them.
+WITH chosen AS MATERIALIZED (
+    SELECT letter.run_id FROM beatkeeper_dead_letter letter
+    WHERE letter.decision = '' AND letter.tenant_id = %(tenant)s AND letter.fingerprint = %(fingerprint)s
+      AND letter.died_at <= %(now)s
+    ORDER BY letter.died_at, letter.run_id LIMIT %(most)s
+    FOR UPDATE SKIP LOCKED
+)
+UPDATE beatkeeper_dead_letter letter
+SET decision = 'dismissed', decided_at = %(now)s, decided_by = %(by)s, note = %(note)s
+FROM chosen WHERE letter.run_id = chosen.run_id AND letter.decision = ''
+RETURNING letter.run_id;
+
+-- name: redrives_are_due
+-- Whether a group on its way has its next runs to make.
+SELECT EXISTS (SELECT FROM beatkeeper_redrive WHERE state = 'working' AND next_at <= clock_timestamp());
+
+-- name: forget_letters
+-- Decided long ago.
+DELETE FROM beatkeeper_dead_letter WHERE run_id IN (
+    SELECT run_id FROM beatkeeper_dead_letter WHERE decision <> '' AND decided_at < %(before)s LIMIT 10000
+);
