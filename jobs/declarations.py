@@ -55,7 +55,7 @@ def apply_declarations(limit: int = 100, put_off: set[int] | None = None, only: 
 
 @transaction.atomic
 def _apply_next(put_off: set[int], only: Q) -> bool:
-    _limit_waiting()
+    limit_waiting()
     waiting = Declaration.objects.select_for_update(skip_locked=True, of=("self",)).filter(
         only, applied_at=None
     )
@@ -102,7 +102,8 @@ def drift_of_job(job: Job) -> tuple[Declaration, list[Difference]] | None:
 @transaction.atomic
 def declare(tenant: Tenant, pool: Pool, specs: Sequence[Json], *, again: bool = False) -> None:
     """Waits to be applied when it says something new, was refused, or shall be put back as it was declared."""
-    for spec in specs:
+    # In one order, so that two code bases that start at once do not wait for each other.
+    for spec in sorted(specs, key=lambda one: str(one["name"])):
         said = {key: value for key, value in spec.items() if key not in ("name", "source")}
         fields = {"pool": pool, "source": str(spec.get("source") or "")[:200], "spec": said}
         declaration, new = Declaration.objects.select_for_update().get_or_create(
@@ -130,7 +131,7 @@ def apply_now(tenant: Tenant, names: Sequence[str]) -> None:
     apply_declarations(len(names), only=Q(tenant=tenant, name__in=names))
 
 
-def _limit_waiting() -> None:
+def limit_waiting() -> None:
     """Whoever applies declarations has other things to do."""
     with connection.cursor() as cursor:
         for limit in ("lock_timeout", "statement_timeout"):

@@ -15,7 +15,7 @@ from django.db import OperationalError, connection, transaction
 
 from jobs import instants
 from jobs.database_clock import database_now
-from jobs.declarations import TROUBLES, acting_for, export
+from jobs.declarations import TROUBLES, acting_for, export, limit_waiting
 from jobs.input_checks import Json, expect_object, refuse_unknown, refused, shown
 from jobs.models import Job, JobStatus, Pool, RunRequest, Tenant
 from jobs.refusals import KeyReused, Missing, Refused, RunIsFinal
@@ -31,7 +31,6 @@ logger = logging.getLogger(__name__)
 SQL = statements(Path(plan.__file__).with_name("code_base.sql"))
 FIELDS = ("key", "pool", "spec", "at")
 LONGEST_KEY = 200
-LONGEST_WAIT = "2s"
 # Asked for in time and reached late: it runs at once. Earlier than that it was a mistake.
 LATE = timedelta(minutes=1)
 
@@ -96,29 +95,34 @@ def shown_request(tenant: Tenant, identity: UUID) -> Json:
     return {**found, **parsed}
 
 
-def apply_requests(limit: int = 20) -> int:
-    """Those that wait in the table, oldest first, each in its own transaction; returns how many."""
+def apply_requests(limit: int = 20, put_off: set[UUID] | None = None) -> int:
+    """Those that wait in the table, oldest first, each in its own transaction; returns how many were looked at.
+
+    One that waits for a lock is `put_off`, which ends the round; it is tried again when all others had their turn.
+    """
+    put_off = set() if put_off is None else put_off
     for done in range(limit):
         try:
-            if not _apply_next():
+            if not _apply_next(put_off):
+                put_off.clear()
                 return done
         except PutOff:
-            return done
+            return done + 1
     return limit
 
 
 @transaction.atomic
-def _apply_next() -> bool:
-    with connection.cursor() as cursor:
-        for bound in ("lock_timeout", "statement_timeout"):
-            cursor.execute(f"SET LOCAL {bound} = '{LONGEST_WAIT}'")
+def _apply_next(put_off: set[UUID]) -> bool:
+    limit_waiting()
     waiting = RunRequest.objects.select_for_update(skip_locked=True, of=("self",)).filter(applied_at=None)
-    request = waiting.select_related("tenant", "pool").order_by("requested_at").first()
+    waiting = waiting.exclude(pk__in=put_off).select_related("tenant", "pool")
+    request = waiting.order_by("requested_at", "pk").first()
     if request is None:
         return False
     try:
         request.error = _apply(request)
     except (OperationalError, psycopg.OperationalError) as error:
+        put_off.add(request.pk)
         logger.warning("the request %s is put off: %s", request.pk, type(error).__name__)
         raise PutOff(PutOff.__doc__) from error
     request.applied_at = database_now()

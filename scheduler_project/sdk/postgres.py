@@ -212,7 +212,8 @@ class PostgresLedger:
                     raise LedgerRefused(
                         f"There is no {kind} {name!r}: create it in the admin, or name another."
                     )
-            for declaration in declarations:
+            # In one order, so that two workers that start at once do not wait for each other.
+            for declaration in sorted(declarations, key=lambda one: str(one["name"])):
                 try:
                     self._declare(connection, declaration, names)
                 except LedgerRefused as refusal:
