@@ -11,7 +11,7 @@ import atexit
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from celery import Celery
@@ -24,8 +24,10 @@ from runs.celery_beat import source
 from runs.celery_beat.courier import Courier
 from runs.celery_beat.serving import Serving
 from runs.loops import Loop
-from runs.publish import Publishers
 from runs.slices import LockSession, TransactionPooler, refuse_transaction_pooler
+
+if TYPE_CHECKING:
+    from runs.publish import Publishers
 
 logger = logging.getLogger(__name__)
 
@@ -36,9 +38,13 @@ FAREWELL_SECONDS = 2.0
 class PartitionedScheduler(Scheduler):
     """celery beat builds it twice, closes it from a signal handler, and dies of an exception from tick()."""
 
+    # Of the platform; where that is not installed there are none.
+    publishers: "Publishers"
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.loops: list[Loop] = []
-        self.publishers = Publishers({})
+        if _platform_is_installed():
+            self.publishers = _no_publishers()
         self._write_entries: Callable[[], None] | None = None
         super().__init__(*args, **kwargs)
 
@@ -84,7 +90,8 @@ class PartitionedScheduler(Scheduler):
         """Sets flags and nothing else: it is called twice, once from a signal handler in the middle of a tick."""
         for loop in self.loops:
             loop.stopping = True
-        self.publishers.stop()
+        if _platform_is_installed():
+            self.publishers.stop()
 
     def _say_farewell(self) -> None:
         """Lets the passes under way come to their end; what does not is rolled back by PostgreSQL."""
@@ -92,7 +99,8 @@ class PartitionedScheduler(Scheduler):
         end = time.monotonic() + FAREWELL_SECONDS
         for loop in self.loops:
             loop.join(max(0.0, end - time.monotonic()))
-        self.publishers.join(end)
+        if _platform_is_installed():
+            self.publishers.join(end)
 
     @property
     def info(self) -> str:
@@ -123,13 +131,20 @@ def _serving_loop(served: source.Source) -> Loop:
     return Loop("celery-beat", served.dsn, lambda session: Serving(session, served, Courier(served.app)))
 
 
-def _platform_loops(also: Sequence[Loop]) -> tuple[list[Loop], Publishers]:
+def _no_publishers() -> "Publishers":
+    from runs.publish import Publishers
+
+    return Publishers({})
+
+
+def _platform_loops(also: Sequence[Loop]) -> tuple[list[Loop], "Publishers"]:
     """Imported here: they need the platform's apps."""
     from runs.brokers import known_brokers
     from runs.catch_up import MOST_JOBS
     from runs.pace import Pace
     from runs.passes import TRIGGER_BATCH, Dispatching, Rescuing, Triggering
     from runs.presence import Presence, Telling
+    from runs.publish import Publishers
     from runs.rescue import RescueMemory
 
     dsn = settings.DATABASE_DIRECT_URL

@@ -73,10 +73,25 @@ def of_application(app: Celery) -> Source:
     return Source(
         os.environ.get("BEATKEEPER_CELERY_BEAT_URL") or dsn,
         app,
-        resend=os.environ.get("BEATKEEPER_CELERY_BEAT_UNKNOWN", "resend") == "resend",
-        keep_days=float(os.environ.get("BEATKEEPER_CELERY_BEAT_KEEP_DAYS") or KEEP_DAYS),
+        resend=_resend(),
+        keep_days=_keep_days(),
         write_entries=lambda: _write_entries(app),
     )
+
+
+def _resend() -> bool:
+    value = os.environ.get("BEATKEEPER_CELERY_BEAT_UNKNOWN") or "resend"
+    if value not in ("resend", "drop"):
+        raise NotServable(f"BEATKEEPER_CELERY_BEAT_UNKNOWN={value!r} is not one of resend, drop")
+    return value == "resend"
+
+
+def _keep_days() -> float:
+    value = os.environ.get("BEATKEEPER_CELERY_BEAT_KEEP_DAYS") or KEEP_DAYS
+    try:
+        return float(value)
+    except ValueError:
+        raise NotServable(f"BEATKEEPER_CELERY_BEAT_KEEP_DAYS={value!r} is not a number of days") from None
 
 
 def _write_entries(app: Celery) -> None:

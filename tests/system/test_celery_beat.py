@@ -6,12 +6,17 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
+from io import StringIO
 
 import pytest
+from django.conf import LazySettings
+from django.core.management import call_command
 
 from tests.celery_beat.conftest import their_template, theirs
+from tests.celery_beat.rows import add, interval, now
 from tests.celery_beat.theirs import Row, Theirs
 from tests.processes import Processes, RealProcess
+from tests.system.platform import WITNESS, Platform, our_connection
 from tests.waiting import wait_until
 
 __all__ = ["their_template", "theirs"]
@@ -201,3 +206,59 @@ def test_schedulers_that_are_killed_at_any_moment_lose_nothing_and_tell_what_may
     }
     assert_none_is_doubled(theirs, but=noted)
     assert_none_is_lost(theirs, EVERY_SECOND, timedelta(seconds=1))
+
+
+def import_them(*arguments: str) -> str:
+    out = StringIO()
+    call_command("import_celery_beat", *arguments, stdout=out, no_color=True)
+    return out.getvalue()
+
+
+def planned_times(theirs: Theirs, platform: Platform) -> list[tuple[datetime, datetime]]:
+    """Of the row and its job together: each time, or the first that it stands for, and its end."""
+    by_row = [
+        (firing["missed_since"] or firing["planned_at"], firing["planned_at"]) for firing in theirs.firings()
+    ]
+    by_job = [
+        (run["planned_at"], run["planned_at"])
+        for run in platform.rows("SELECT planned_at FROM beatkeeper_run")
+    ]
+    return sorted(by_row + by_job)
+
+
+def test_a_row_is_served_by_the_platform_then_imported_and_given_back_without_a_gap(
+    theirs: Theirs, platform: Platform, settings: LazySettings
+) -> None:
+    """Its times, and those of its job, are one unbroken row of seconds: each is the one's or the other's."""
+    settings.CELERY_BEAT_URL = theirs.url
+    second = interval(theirs, 1)
+    last = now(theirs).replace(microsecond=0)
+    add(theirs, "each second", task=WITNESS, interval_id=second, last_run_at=last)
+    served = {"BEATKEEPER_CELERY_BEAT_URL": theirs.url, "BEATKEEPER_CELERY_BEAT_QUEUE": theirs.queue}
+    platform.env = lambda: {**Platform.env(platform), **served}  # type: ignore[method-assign]
+    scheduler = platform.scheduler()
+    platform.worker()
+    scheduler.wait_for_output("celery-beat is at work", 60)
+
+    def sent() -> int:
+        return sum(firing["state"] == "sent" for firing in theirs.firings())
+
+    platform.wait(lambda: sent() >= 3, 30, "firings of the row")
+    given = ("--tenant", platform.tenant.slug, "--pool", "default")
+    with our_connection():
+        assert "created  each second" in import_them(*given)
+        assert "created  each second" in import_them(*given, "--apply", "--disable-imported")
+    before = sent()
+    (run,) = platform.rows("SELECT id AS job FROM beatkeeper_job")
+    succeeded = "SELECT count(*) AS n FROM beatkeeper_run WHERE job_id = %s AND state = 'succeeded'"
+    platform.wait(lambda: platform.rows(succeeded, run["job"])[0]["n"] >= 3, 60, "runs of the job")
+    assert sent() == before
+    with our_connection():
+        assert "given back  each second" in import_them(*given[:2], "--undo")
+    platform.wait(lambda: sent() >= before + 3, 30, "firings after the way back")
+    assert scheduler.terminate() == 0
+
+    times = planned_times(theirs, platform)
+    for (_, earlier), (later, _) in zip(times, times[1:], strict=False):
+        assert later - earlier == timedelta(seconds=1), times
+    assert platform.queue(theirs.queue)[0] == sent()
