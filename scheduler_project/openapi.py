@@ -9,6 +9,7 @@ from jobs.api.secret_schema import COMPONENTS as SECRETS
 from jobs.api.stop_schema import COMPONENTS as STOPS
 from jobs.api.time_schema import COMPONENTS as TIMES
 from runs.api.breaker_views import COMPONENTS as BREAKERS
+from runs.api.dead_letter_schema import COMPONENTS as DEAD_LETTERS
 from runs.api.explain_views import COMPONENTS as EXPLAIN
 from runs.api.request_schema import COMPONENTS as REQUESTS
 from runs.api.schema import COMPONENTS as RUNS
@@ -23,6 +24,7 @@ def add_components(result: dict[str, Any], **_: Any) -> dict[str, Any]:
             **CALENDARS,
             **DECLARATIONS,
             **BREAKERS,
+            **DEAD_LETTERS,
             **REQUESTS,
             **SECRETS,
             **STOPS,

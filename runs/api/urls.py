@@ -1,6 +1,14 @@
 from django.urls import path
 
-from runs.api import breaker_views, explain_views, queue_views, request_views, views, worker_views
+from runs.api import (
+    breaker_views,
+    dead_letter_views,
+    explain_views,
+    queue_views,
+    request_views,
+    views,
+    worker_views,
+)
 
 urlpatterns = [
     path("jobs/<str:job_id>/explain", explain_views.ExplainJob.as_view()),
@@ -8,6 +16,15 @@ urlpatterns = [
     path("jobs/<str:job_id>/breaker/close", breaker_views.CloseBreaker.as_view()),
     path("jobs/<str:job_id>/run", views.RunJob.as_view()),
     path("jobs/<str:job_id>/runs", views.RunsOfJob.as_view()),
+    path("dead-letters", dead_letter_views.DeadGroups.as_view()),
+    path("dead-letters/redrive", dead_letter_views.RedriveRuns.as_view()),
+    path("dead-letters/dismiss", dead_letter_views.DismissRuns.as_view()),
+    path("dead-letters/<str:fingerprint>", dead_letter_views.DeadGroup.as_view()),
+    path("dead-letters/<str:fingerprint>/redrive", dead_letter_views.RedriveGroup.as_view()),
+    path("dead-letters/<str:fingerprint>/dismiss", dead_letter_views.DismissGroup.as_view()),
+    path("redrives", dead_letter_views.Redrives.as_view()),
+    path("redrives/<str:redrive_id>", dead_letter_views.OneRedrive.as_view()),
+    path("redrives/<str:redrive_id>/stop", dead_letter_views.StopRedrive.as_view()),
     path("queues", queue_views.Queues.as_view()),
     path("run-requests", request_views.RunRequests.as_view()),
     path("run-requests/<str:request_id>", request_views.OneRunRequest.as_view()),

@@ -3,7 +3,7 @@
 import uuid
 
 from django.db import models
-from django.db.models import F, Q
+from django.db.models import Q
 from django.db.models.functions import Now
 
 from runs.models.run import ErrorClass, Run
@@ -106,12 +106,13 @@ class DeadLetter(models.Model):
                 condition=Q(decision=""),
                 name="dead_letter_open_idx",
             ),
+            # Of a group what was decided, page by page; and what was decided so long ago that it is forgotten.
             models.Index(
-                F("tenant"),
-                F("decided_at").desc(),
+                fields=["tenant", "fingerprint", "died_at", "run"],
                 condition=~Q(decision=""),
                 name="dead_letter_decided_idx",
             ),
+            models.Index(fields=["decided_at"], condition=~Q(decision=""), name="dead_letter_old_idx"),
         ]
 
     def __str__(self) -> str:
