@@ -76,6 +76,8 @@ class RemoteLedger(PostgresLedger):
         super().__init__("", of_tenant=key.tenant_id)
         assert key.pool is not None  # noqa: S101 - the table's own constraint
         self.tenant, self.pool, self.logs = key.tenant, key.pool, logs
+        # Whose an incarnation is never changes, and this object lives for one request.
+        self._looked_up: dict[UUID, bool] = {}
 
     def register(self, info: WorkerInfo) -> list[Lane]:
         self._own_names(info.pool, "")
@@ -113,7 +115,7 @@ class RemoteLedger(PostgresLedger):
         _refuse_many("ended", ends, MOST_CLAIMS)
         for number, end in enumerate(ends):
             _check(end, f"ended[{number}]")
-        owned = self._owned(end.incarnation for end in ends)
+        owned = self._owned({end.incarnation for end in ends} | ({wanted.incarnation} if wanted else set()))
         facts = self._facts(ends)
         for number, end in enumerate(ends):
             if end.log and (end.run_id, end.claim_seq, end.incarnation) in facts and end.incarnation in owned:
@@ -156,8 +158,12 @@ class RemoteLedger(PostgresLedger):
             raise LedgerRefused(f"This key is of the tenant {self.tenant.slug!r}: name that one, or none.")
 
     def _owned(self, incarnations: Iterable[UUID]) -> set[UUID]:
-        nodes = WorkerNode.objects.filter(tenant=self.tenant, pool=self.pool)
-        return set(nodes.filter(pk__in=set(incarnations)).values_list("pk", flat=True))
+        asked = set(incarnations)
+        if unknown := asked - self._looked_up.keys():
+            nodes = WorkerNode.objects.filter(tenant=self.tenant, pool=self.pool, pk__in=unknown)
+            own = set(nodes.values_list("pk", flat=True))
+            self._looked_up.update({incarnation: incarnation in own for incarnation in unknown})
+        return {incarnation for incarnation in asked if self._looked_up[incarnation]}
 
     def _own_lane(self, wanted: Wanted) -> Wanted | None:
         if not 1 <= wanted.most <= MOST_CLAIMS:

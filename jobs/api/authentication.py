@@ -10,7 +10,6 @@ from rest_framework.request import Request
 from auditlog.context import identify
 from auditlog.models import ActorKind
 from jobs import tenants
-from jobs.database_clock import database_now
 from jobs.models import ApiKey, Role, Tenant
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ class ApiKeyAuthentication(BaseAuthentication):
         key = tenants.find_key(text.strip())
         if key is None:
             raise AuthenticationFailed("the key is wrong, expired or revoked")
-        tenants.note_use(key, database_now())
+        tenants.note_use(key)
         identify(ActorKind.KEY, str(key))
         return KeyHolder(key), key
 
