@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from jobs.api.operations import obj, operation, query, ref, text
+from drf_spectacular.utils import OpenApiParameter
+
+from jobs.api.operations import Decorator, obj, operation, query, ref, text
 
 NAMES = {"type": "array", "items": text(maxLength=120)}
 OBJECT: dict[str, Any] = {"type": "object"}
@@ -31,28 +33,44 @@ COMPONENTS = {
     "Declarations": obj(
         {
             "pool": text("Left out with a worker's key: its own."),
-            "declarations": {"type": "array", "items": ref("NewJob"), "description": "With `source` beside."},
+            "declarations": {
+                "type": "array",
+                "items": ref("JobSpec"),
+                "description": "With `source` beside.",
+            },
             "again": {**NAMES, "description": "Of these: put back what was edited by hand."},
             "withdraw": {**NAMES, "description": "No longer declared: their jobs are cancelled."},
         },
         additionalProperties=False,
     ),
 }
-list_declarations = operation(
-    "list_declarations",
-    "Declared jobs of a pool",
-    tag="declarations",
-    gives=ref("DeclaredList"),
-    errors=(400,),
-    parameters=(query("pool", "Needed, but for a worker's key."),),
-)
-declare = operation(
-    "declare",
-    "Declare jobs",
-    tag="declarations",
-    takes=ref("Declarations"),
-    gives=ref("DeclaredList"),
-    errors=(400,),
-    about="What a code base declares becomes jobs by the same rules as `POST /jobs`; a job that is refused keeps the "
-    "reason as its `error`, and the others are made.",
+
+
+def _operations(of_worker: str, about_pool: str, parameters: tuple[OpenApiParameter, ...]) -> list[Decorator]:
+    return [
+        operation(
+            f"list_declarations{of_worker}",
+            "Declared jobs of a pool",
+            tag="declarations",
+            gives=ref("DeclaredList"),
+            errors=(400,),
+            parameters=parameters,
+            about=about_pool,
+        ),
+        operation(
+            f"declare{of_worker}_jobs",
+            "Declare jobs",
+            tag="declarations",
+            takes=ref("Declarations"),
+            gives=ref("DeclaredList"),
+            errors=(400,),
+            about="What a code base declares becomes jobs by the same rules as `POST /jobs`; a job that is refused "
+            f"keeps the reason as its `error`, and the others are made. {about_pool}",
+        ),
+    ]
+
+
+list_declarations, declare = _operations("", "", (query("pool", "One that is open to you.", required=True),))
+list_declarations_of_worker, declare_of_worker = _operations(
+    "_of_worker", "For a worker's key, of its own pool.", (query("pool", "The key's own, if it is named."),)
 )

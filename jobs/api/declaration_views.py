@@ -23,11 +23,17 @@ class Declarations(APIView):
 
     @schema.list_declarations
     def get(self, request: Request) -> Response:
-        refuse_unknown_query(request, ("pool",))
-        return Response(_shown(request, pool_of(request, request.query_params.get("pool"))))
+        return self.listed(request)
 
     @schema.declare
     def post(self, request: Request) -> Response:
+        return self.declared(request)
+
+    def listed(self, request: Request) -> Response:
+        refuse_unknown_query(request, ("pool",))
+        return Response(_shown(request, pool_of(request, request.query_params.get("pool"))))
+
+    def declared(self, request: Request) -> Response:
         given = expect_object(request.data, "")
         refuse_unknown(given, ("pool", "declarations", "again", "withdraw"), "")
         tenant, pool = tenant_of(request), pool_of(request, given.get("pool"))
@@ -44,7 +50,14 @@ class DeclarationsOfWorker(Declarations):
     """The same for a worker's key, and of its pool alone."""
 
     permission_classes = [WorkerPermission]
-    schema = None  # said once, of the address for other keys
+
+    @schema.list_declarations_of_worker
+    def get(self, request: Request) -> Response:
+        return self.listed(request)
+
+    @schema.declare_of_worker
+    def post(self, request: Request) -> Response:
+        return self.declared(request)
 
 
 def pool_of(request: Request, slug: Any) -> Pool:

@@ -1,6 +1,6 @@
 """Requests for runs in OpenAPI."""
 
-from jobs.api.operations import INSTANT, MAYBE_INSTANT, obj, operation, ref, text
+from jobs.api.operations import INSTANT, MAYBE_INSTANT, Decorator, obj, operation, ref, text
 
 ID = text(format="uuid", nullable=True)
 COMPONENTS = {
@@ -32,23 +32,40 @@ COMPONENTS = {
         }
     ),
 }
-request_run = operation(
-    "request_run",
-    "Ask for a run from code",
-    tag="run requests",
-    takes=ref("NewRunRequest"),
-    gives=ref("RunRequest"),
-    status=201,
-    errors=(400, 404, 409, 422),
-)
-read_request = operation(
-    "read_run_request", "Read a request", tag="run requests", gives=ref("RunRequest"), errors=(404,)
-)
-cancel_request = operation(
-    "cancel_run_request",
-    "Take a request back",
-    tag="run requests",
-    gives=ref("RunRequest"),
-    errors=(404,),
-    about="A run that has not begun ends; of one that runs the worker is told. A finished one stays as it is.",
-)
+
+
+def _operations(of_worker: str) -> list[Decorator]:
+    about = "For a worker's key, in its own pool." if of_worker else ""
+    return [
+        operation(
+            f"request_run{of_worker}",
+            "Ask for a run from code",
+            tag="run requests",
+            takes=ref("NewRunRequest"),
+            gives=ref("RunRequest"),
+            status=201,
+            errors=(400, 404, 409, 422),
+            about=about,
+        ),
+        operation(
+            f"read_run_request{of_worker}",
+            "Read a request",
+            tag="run requests",
+            gives=ref("RunRequest"),
+            errors=(404,),
+            about=about,
+        ),
+        operation(
+            f"cancel_run_request{of_worker}",
+            "Take a request back",
+            tag="run requests",
+            gives=ref("RunRequest"),
+            errors=(404,),
+            about="A run that has not begun ends; of one that runs the worker is told. A finished one stays as it is. "
+            + about,
+        ),
+    ]
+
+
+request_run, read_request, cancel_request = _operations("")
+request_run_of_worker, read_request_of_worker, cancel_request_of_worker = _operations("_of_worker")

@@ -23,6 +23,9 @@ class RunRequests(APIView):
 
     @schema.request_run
     def post(self, request: Request) -> Response:
+        return self.asked(request)
+
+    def asked(self, request: Request) -> Response:
         pool = pool_of(request, expect_object(request.data, "").get("pool"))
         found, new = run_requests.ask(tenant_of(request), pool, request.data)
         body = request_json(found, self.address)
@@ -34,6 +37,9 @@ class OneRunRequest(APIView):
 
     @schema.read_request
     def get(self, request: Request, request_id: str) -> Response:
+        return self.shown(request, request_id)
+
+    def shown(self, request: Request, request_id: str) -> Response:
         return Response(request_json(_found(request, read_id(request_id)), self.address))
 
 
@@ -43,6 +49,9 @@ class CancelRunRequest(APIView):
 
     @schema.cancel_request
     def post(self, request: Request, request_id: str) -> Response:
+        return self.cancelled(request, request_id)
+
+    def cancelled(self, request: Request, request_id: str) -> Response:
         found = run_requests.cancel(tenant_of(request), key_of(request).pool, read_id(request_id))
         return Response(request_json(found, self.address))
 
@@ -51,20 +60,25 @@ class OfWorker(APIView):
     """The same for a worker's key, and of its pool alone."""
 
     permission_classes = [WorkerPermission]
-    schema = None  # said once, of the address for other keys
     address = f"{BASE}/worker/run-requests"
 
 
 class RunRequestsOfWorker(OfWorker, RunRequests):
-    pass
+    @schema.request_run_of_worker
+    def post(self, request: Request) -> Response:
+        return self.asked(request)
 
 
 class OneRunRequestOfWorker(OfWorker, OneRunRequest):
-    pass
+    @schema.read_request_of_worker
+    def get(self, request: Request, request_id: str) -> Response:
+        return self.shown(request, request_id)
 
 
 class CancelRunRequestOfWorker(OfWorker, CancelRunRequest):
-    pass
+    @schema.cancel_request_of_worker
+    def post(self, request: Request, request_id: str) -> Response:
+        return self.cancelled(request, request_id)
 
 
 def _found(request: Request, identity: UUID) -> Json:
