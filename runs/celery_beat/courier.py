@@ -14,7 +14,7 @@ from kombu.utils import json
 logger = logging.getLogger(__name__)
 
 # A scheduler that is silent for longer than its session may be loses what it holds.
-CONNECT_SECONDS = 1.0
+CONNECT_SECONDS = 0.7
 CONFIRM_SECONDS = 1.0
 AMQP = "amqp"
 

@@ -1,6 +1,8 @@
 """The message of a row, beside the one that django-celery-beat's own DatabaseScheduler sends for it."""
 
 import json
+import time
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
@@ -8,8 +10,10 @@ from uuid import uuid4
 import pytest
 from celery import Celery
 
-from runs.celery_beat.courier import Away, Courier, Unsendable, read_message
+from runs.celery_beat.courier import Away, Courier, Undelivered, Unsendable, read_message
+from runs.slices import SESSION_SECONDS, SILENCE
 from tests.celery_beat.theirs import Theirs
+from tests.network_cut import Forwarder
 from tests.ports import free_port
 
 # In a process of theirs: every row once by their scheduler, once by ours, each into a broker in memory.
@@ -154,3 +158,29 @@ def test_an_exchange_that_is_not_there_is_the_rows_own_trouble(app: Celery) -> N
         courier.send(message(exchange="nowhere", routing_key="x"))
     courier.send(message())
     assert courier.is_ready()
+
+
+@pytest.fixture
+def forwarder(broker_url: str) -> Iterator[Forwarder]:
+    forwarder = Forwarder(broker_url)
+    yield forwarder
+    forwarder.close()
+
+
+def test_a_broker_that_falls_silent_costs_less_than_the_silence_of_a_session_allows(
+    forwarder: Forwarder, theirs: Theirs
+) -> None:
+    app = Celery("theirs", broker=forwarder.url, set_as_current=False)
+    app.conf.task_default_queue = theirs.queue
+    courier = Courier(app)
+    assert courier.is_ready()
+    with forwarder.swallowing():
+        asked = time.monotonic()
+        with pytest.raises(Undelivered):
+            courier.send(message())
+        assert not courier.is_ready()
+        assert time.monotonic() - asked < 2 * SILENCE * SESSION_SECONDS
+        with pytest.raises(Away):
+            courier.send(message())
+    assert courier.is_ready()
+    courier.send(message())
