@@ -224,7 +224,9 @@ def over_a_wire(team: Team, cut: Wire, own_ca: OwnCA) -> Iterator[HttpsLedger]:
 def test_a_claim_whose_answer_was_lost_is_there_when_asked_again(
     team: Team, cut: Wire, over_a_wire: HttpsLedger
 ) -> None:
-    runs = [make_run(team.job, LiveState.QUEUED) for _ in range(3)]
+    # A slot takes its share of what is queued.
+    for _ in range(12):
+        make_run(team.job, LiveState.QUEUED)
     wanted = team.wanted(most=2)
     cut.lose_the_next_answer()
     with pytest.raises(LedgerUnavailable):
@@ -232,7 +234,7 @@ def test_a_claim_whose_answer_was_lost_is_there_when_asked_again(
     assert cut.lost.is_set()
     claims = over_a_wire.claim(wanted, again=True)
     assert [claim.token for claim in claims] == wanted.tokens
-    assert LiveRun.objects.filter(state=LiveState.RUNNING).count() == 2 < len(runs)
+    assert LiveRun.objects.filter(state=LiveState.RUNNING).count() == 2
     assert {claim.claim_seq for claim in claims} == {1}
 
 
