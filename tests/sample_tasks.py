@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -162,6 +163,28 @@ def hangs(self: Any) -> None:
 @app.task(name="tests.exits")
 def exits() -> None:
     sys.exit(3)
+
+
+class Halt(BaseException):
+    pass
+
+
+@app.task(name="tests.halts")
+def halts() -> None:
+    raise Halt("no exception")
+
+
+@app.task(name="tests.hoards")
+def hoards() -> None:
+    """Asks for more memory than its process may have."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    with open("/proc/self/statm") as statm:
+        has = int(statm.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (has + 64 * 2**20, before[1]))
+    try:
+        bytearray(256 * 2**20)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 @app.task(name="tests.dies", bind=True)

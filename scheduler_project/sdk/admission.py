@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 ACKED_AFTER = 60.0
 # Far beyond any run: the host's own limit, given to its pool, must not end ours.
 NO_LIMIT = 10 * 365 * 86_400
+JSON = "application/json"
 NO_CALLBACKS = b'[[], {}, {"callbacks": null, "errbacks": null, "chain": null, "chord": null}]'
 
 
@@ -133,12 +134,12 @@ def own_permit(lane: Lane) -> Any:
     identity = str(uuid4())
     return Message(
         body=NO_CALLBACKS,
-        content_type="application/json",
+        content_type=JSON,
         content_encoding="utf-8",
         headers={"task": NAME, "id": identity, LANE_HEADER: f"{lane.pool_id}:{lane.tenant_id}"},
         properties={"correlation_id": identity, "reply_to": ""},
         delivery_info={"exchange": "", "routing_key": lane.queue, "priority": None, "redelivered": False},
-        accept=["json"],
+        accept={JSON},
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -39,6 +40,8 @@ from .targets import Attempt, RetryAfter, TargetFailed, Targets, WaitForCallback
 
 logger = logging.getLogger(__name__)
 
+# A cold shutdown, `revoke --terminate`.
+TOLD_TO_END = (signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP, signal.SIGINT, signal.SIGUSR2)
 MAX_RESULT = 10_000
 MAX_REPR = 1_000
 
@@ -103,8 +106,18 @@ def call(attempt: Attempt, targets: Targets, interrupts: Interrupts, started_at:
             masked=masked,
         )
     except BaseException as error:
+        if ends_process(error):
+            raise
         return failure(error, started_at, now_utc(), masked=masked)
     return Outcome(SUCCEEDED, started_at, now_utc(), result=storable(result, masked))
+
+
+def ends_process(error: BaseException) -> bool:
+    """A pool's child was told to end: its handler of the signal raises the number as an exit code. That is no outcome
+    of the body, which might well be tried again in the same child; the guard tells what became of it."""
+    if not isinstance(error, SystemExit) or not isinstance(error.code, int):
+        return False
+    return error.code in {number - 256 for number in TOLD_TO_END}
 
 
 def sealed(store: LogStore, claim: Claim) -> LogPointer | None:

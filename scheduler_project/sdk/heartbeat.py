@@ -14,8 +14,8 @@ from uuid import UUID, uuid4
 from . import clock_skew, processes
 from .ledger import Beat, Lane, Ledger, LedgerRefused, LedgerUnavailable, WorkerInfo
 from .links import open_link
-from .plan import plan, summary
 from .outcomes import CANCELLED
+from .plan import plan, summary
 from .runtime import Runtime
 from .slots import CLAIMED, FOREIGN, HELD, NOBODY, NOT_KILLED, SlotTable
 

@@ -318,7 +318,11 @@ class Intake:
         answer = self.runtime.table.answer
         if answer != self._served:
             self._served = answer
-            self.admission.bring(self.runtime.work())
+            try:
+                self.admission.bring(self.runtime.work())
+            except Exception:
+                # The connection has no part in it.
+                logger.exception("Permits: runs that wait cannot be served")
 
     def _give_up_kept(self, now: float) -> None:
         """No slot became free: the heartbeat brings somebody to the run, so the permit has done its work."""

@@ -126,8 +126,13 @@ def work_on_lane(bench: Workbench, lane: Lane, seconds: float) -> int:
                 goes_on = ends and bench.may_claim() and time.monotonic() < until
                 wanted = want(bench, lane) if goes_on else None
                 claims = tell(bench, hand, ends, wanted)
-    finally:
+    except SystemExit:
+        # This process ends. Then the slot is the guard's, who tells and gives back what is in it.
+        raise
+    except BaseException:
         bench.release_slot()
+        raise
+    bench.release_slot()
     return done
 
 

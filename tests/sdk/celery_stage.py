@@ -45,8 +45,8 @@ class CeleryStage(Stage):
         assert worker.is_alive(), worker.text()
         return worker
 
-    def permit(self, queue: str = "", **headers: Any) -> None:
-        identity = str(uuid4())
+    def permit(self, queue: str = "", **headers: Any) -> str:
+        identity = str(headers.get("id") or uuid4())
         Producer(self.channel).publish(
             [[], {}, {"callbacks": None, "errbacks": None, "chain": None, "chord": None}],
             routing_key=queue or self.lane_queue,
@@ -54,6 +54,7 @@ class CeleryStage(Stage):
             correlation_id=identity,
             headers={"task": "beatkeeper.run", "id": identity, "beatkeeper_lane": LANE, **headers},
         )
+        return identity
 
     def send(self, task: str, *args: Any) -> None:
         from tests.sample_tasks import app
