@@ -12,7 +12,7 @@ from unfold.contrib.filters.admin import ChoicesDropdownFilter
 
 from auditlog.models import AuditEntry
 from auditlog.redaction import redact
-from jobs import instants, planned_changes, services, stops
+from jobs import instants, known_targets, planned_changes, services, stops
 from jobs.database_clock import database_now
 from jobs.declarations import drift_of_job
 from jobs.display import (
@@ -366,6 +366,8 @@ def why_not(job: Job, spec: JobVersion) -> list[SafeString]:
         found.append(format_html("It goes on by itself at {}.", moment(job.paused_until, now)))
     if missed := missed_so_far(job, spec, now):
         found.append(format_html("{}", missed_in_words(missed)))
+    if unknown := known_targets.warning(spec.target, job.pool, job.tenant):
+        found.append(format_html("{}.", sentence(unknown)))
     for stop in stops.of_job(job, now):
         end = format_html(" until {}", moment(stop.over_at, now)) if stop.over_at else ""
         shown = link(page_of(Stop(pk=stop.id)), sentence(stop.word))

@@ -13,6 +13,8 @@ missed_instant_asked = Signal()
 times_missed = Signal()
 # What would become of them? Answer the same, and change nothing.  job, spec, from_at, to_at, now, policy
 times_asked = Signal()
+# What do the workers of this pool know, as far as they run for the tenant? Answer with KnownTargets.  pool, tenant
+known_targets_asked = Signal()
 # A version was written; `spec` is it.  job, spec
 spec_written = Signal()
 # The job goes no further: end what is unfinished of it.  job, now, reason

@@ -4,12 +4,13 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import islice
 from typing import Any
 
 from django.conf import settings
 
-from jobs import durations, secret_references, targets
+from jobs import durations, known_targets, secret_references, targets
 from jobs.catch_up_spec import DEFAULT_CATCH_UP, read_catch_up
 from jobs.input_checks import Json, expect_object, listed, near, refuse_unknown, refused, shown, whole_number
 from jobs.instants import as_text
@@ -77,6 +78,7 @@ READ_ONLY = {
         (
             "id",
             "missed_so_far",
+            "warnings",
             "version",
             "next_run_at",
             "schedule_in_words",
@@ -126,7 +128,7 @@ def read_new(tenant: Tenant, data: object, job_id: object) -> Given:
     """A whole new spec: `name` and `target` must be given, `pool` is the default pool unless named."""
     given, errors = _read(tenant, data, job_id, required=("name", "target"), extra={"pool": "default"})
     if "pool" in given and "target" in given:
-        _collect(errors, lambda: targets.check_exported(given["target"], given["pool"]))
+        _collect(errors, lambda: _check_runnable(given["target"], given["pool"], tenant))
     if errors:
         raise InvalidInput(errors)
     return Given({**defaults(), **given})
@@ -137,10 +139,18 @@ def read_changes(job: Job, present: JobVersion, data: object) -> Given:
     given, errors = _read(job.tenant, data, job.id, required=(), extra={})
     if ("pool" in given or "target" in given) and not errors:
         target, pool = given.get("target", present.target), given.get("pool", job.pool)
-        _collect(errors, lambda: targets.check_exported(target, pool))
+        same = pool == job.pool and targets.target_key(target) == present.target_key
+        check = targets.check_exported if same else partial(_check_runnable, tenant=job.tenant)
+        _collect(errors, lambda: check(target, pool))
     if errors:
         raise InvalidInput(errors)
     return Given(given)
+
+
+def _check_runnable(target: Json, pool: Pool, tenant: Tenant) -> None:
+    """By the pool's permission, then by what its workers know."""
+    targets.check_exported(target, pool)
+    known_targets.check_known(target, pool, tenant)
 
 
 def read_schedule(value: object, hash_id: str, calendar: WorkingTime | None = None) -> Schedule:

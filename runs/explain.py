@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from django.db.models import Count
 
-from jobs import stops
+from jobs import known_targets, stops
 from jobs.instants import as_text
 from jobs.models import Job, JobStatus
 from runs import breakers
@@ -15,7 +15,7 @@ from runs.states import LiveState
 
 
 class Obstacle(NamedTuple):
-    """`code` is for programs: status, stop, lane, breaker, blocked, delayed, schedule."""
+    """`code` is for programs: status, stop, lane, target, breaker, blocked, delayed, schedule."""
 
     code: str
     detail: str
@@ -25,6 +25,7 @@ class Obstacle(NamedTuple):
 def obstacles(job: Job, now: datetime) -> Iterator[Obstacle]:
     yield from _stops(job, now)
     yield from _lane(job)
+    yield from _target(job)
     yield from _breaker(job)
     yield from _status(job)
     yield from _runs(job)
@@ -52,6 +53,11 @@ def _breaker(job: Job) -> Iterator[Obstacle]:
     breaker = breakers.breaker_of(job)
     if breaker is not None and (words := breakers.in_words(breaker)):
         yield Obstacle("breaker", words, f"/api/v1/jobs/{job.pk}/breaker")
+
+
+def _target(job: Job) -> Iterator[Obstacle]:
+    if unknown := known_targets.warning(job.spec.target, job.pool, job.tenant):
+        yield Obstacle("target", unknown)
 
 
 def _status(job: Job) -> Iterator[Obstacle]:

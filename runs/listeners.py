@@ -7,9 +7,11 @@ from django.db import connection
 from django.dispatch import receiver
 
 from jobs import signals
-from jobs.models import Job, JobVersion, Overlap
+from jobs.known_targets import KnownTargets
+from jobs.models import Job, JobVersion, Overlap, Pool, Tenant
 from jobs.planned_times import TakenInstant
 from runs import catch_up, catch_up_pace
+from runs.known_targets import known_targets
 from runs.models import Breaker, JobGate, LiveRun, MissedSpan, Run
 from runs.overlap import GATED
 from runs.requests import lock_runs_of
@@ -36,6 +38,11 @@ def answer_taken_instant(job: Job, at: datetime, **_: Any) -> TakenInstant | Non
 def answer_missed_instant(job: Job, at: datetime, **_: Any) -> datetime | None:
     spans = MissedSpan.objects.filter(job=job, from_at__lte=at, to_at__gt=at)
     return spans.order_by("-to_at").values_list("to_at", flat=True).first()
+
+
+@receiver(signals.known_targets_asked)
+def answer_known_targets(pool: Pool, tenant: Tenant | None, **_: Any) -> KnownTargets:
+    return known_targets(pool, tenant)
 
 
 @receiver(signals.spec_written)

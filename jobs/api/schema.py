@@ -243,6 +243,11 @@ COMPONENTS = {
             "paused_until": {**MAYBE_INSTANT, "description": "It goes on by itself then."},
             "missed_so_far": MISSED_SO_FAR,
             "version": number(),
+            "warnings": {
+                "type": "array",
+                "items": text(),
+                "description": "In the answer to one job: what was accepted, and will not do much as things are.",
+            },
             "schedule_in_words": text(),
             "next_run_at": MAYBE_INSTANT,
             "estimated_start_at": {**MAYBE_INSTANT, "description": "In the answer to a creation."},

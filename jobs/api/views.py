@@ -12,7 +12,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from jobs import instants, services, specs
+from jobs import instants, known_targets, services, specs
 from jobs.api import schema
 from jobs.api.authentication import key_of, tenant_of
 from jobs.api.representation import instant, job_json, jobs_json
@@ -139,7 +139,13 @@ def _one_job(request: Request, job_id: str) -> Json:
     spec = job.spec
     missed = missed_so_far(job, spec, database_now())
     shown = job_json(job, spec, secrets=sees_secrets(request))
-    return {**shown, "missed_so_far": missed.as_json() if missed else None}
+    warnings = _warnings(job, spec)
+    return {**shown, "missed_so_far": missed.as_json() if missed else None, "warnings": warnings}
+
+
+def _warnings(job: Job, spec: JobVersion) -> list[str]:
+    """What was accepted, and will not do much as things are."""
+    return [text for text in (known_targets.warning(spec.target, job.pool, job.tenant),) if text]
 
 
 def sees_secrets(request: Request) -> bool:
@@ -205,7 +211,8 @@ def refuse_unknown_query(request: Request, known: tuple[str, ...]) -> None:
 
 def _created(job: Job) -> Answer:
     body = job_json(job, secrets=True)
-    return Answer(201, {**body, "estimated_start_at": body["next_run_at"]})
+    warnings = _warnings(job, job.spec)
+    return Answer(201, {**body, "estimated_start_at": body["next_run_at"], "warnings": warnings})
 
 
 def _filtered(request: Request) -> QuerySet[Job]:

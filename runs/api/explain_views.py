@@ -26,7 +26,16 @@ COMPONENTS = {
                     {
                         "code": text(
                             "Stable; for programs.",
-                            enum=["stop", "lane", "breaker", "status", "schedule", "blocked", "delayed"],
+                            enum=[
+                                "stop",
+                                "lane",
+                                "target",
+                                "breaker",
+                                "status",
+                                "schedule",
+                                "blocked",
+                                "delayed",
+                            ],
                         ),
                         "detail": text("For people."),
                         "link": text(nullable=True),

@@ -1,9 +1,11 @@
 """Workers and schedulers, as they tell of themselves."""
 
 import uuid
+from datetime import timedelta
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
+from django.db.models import DurationField, ExpressionWrapper, F, Value
 from django.db.models.functions import Now
 
 
@@ -12,6 +14,13 @@ class NodeState(models.TextChoices):
     DRAINING = "draining"
     LOST = "lost"
     LEFT = "left"
+
+
+class WorkerNodeQuerySet(models.QuerySet["WorkerNode"]):
+    def living(self) -> "WorkerNodeQuerySet":
+        """They take runs, and have told so within their lease."""
+        lease = ExpressionWrapper(F("lease_seconds") * Value(timedelta(seconds=1)), DurationField())
+        return self.filter(state=NodeState.ACTIVE, last_beat_at__gt=Now() - lease)
 
 
 class WorkerNode(models.Model):
@@ -43,6 +52,8 @@ class WorkerNode(models.Model):
     lease_seconds = models.FloatField(db_default=30.0)
     # How far its machine's clock is ahead of the database's.
     skew_ms = models.FloatField(null=True)
+
+    objects = WorkerNodeQuerySet.as_manager()
 
     class Meta:
         db_table = "beatkeeper_worker_node"

@@ -1,18 +1,17 @@
 """Is what is due being fired, handed over and executed, and if not, what is it that is missing."""
 
 import tempfile
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from django.conf import settings
-from django.db.models import Count, DurationField, ExpressionWrapper, F, Q, QuerySet, Sum, Value
-from django.db.models.functions import Now
+from django.db.models import Count, Q, QuerySet, Sum
 
 from jobs.database_clock import database_now
 from jobs.models import JOB_SLICES, Declaration, Job, JobStatus
 from runs import transitions
-from runs.models import LiveRun, NodeState, WorkerNode
+from runs.models import LiveRun, WorkerNode
 from runs.states import LiveState
 from scheduler_project.doctor.database import rows
 from scheduler_project.doctor.findings import Findings, age, counted, fine, problem
@@ -111,8 +110,7 @@ def workers() -> Findings:
 
 
 def living_workers() -> QuerySet[WorkerNode]:
-    lease = ExpressionWrapper(F("lease_seconds") * Value(timedelta(seconds=1)), DurationField())
-    return WorkerNode.objects.filter(state=NodeState.ACTIVE, last_beat_at__gt=Now() - lease)
+    return WorkerNode.objects.living()
 
 
 def _runs_with_work() -> QuerySet[LiveRun]:

@@ -16,7 +16,16 @@ from jobs.models import Effect, Job, JobStatus, PlannedChange, Role, Stop, Tenan
 from jobs.services import pause_job
 from jobs.stops import OVER, state_of
 from runs.models import Run
-from tests.factories import make_lane, make_pool, make_stop, make_tenant, make_user, now, post_job
+from tests.factories import (
+    make_lane,
+    make_pool,
+    make_stop,
+    make_tenant,
+    make_user,
+    make_worker,
+    now,
+    post_job,
+)
 
 pytestmark = pytest.mark.django_db
 HOUR = timedelta(hours=1)
@@ -215,6 +224,7 @@ def why(staff: Client, job: Job) -> str:
 
 
 def test_a_job_says_why_it_does_not_run(staff: Client, job: Job) -> None:
+    make_worker(job.pool)
     assert why(staff, job) == ""
     make_stop(pool=job.pool, effect=Effect.HOLD, note="upgrade", ends_at=now() + HOUR)
     assert "Paused" in why(staff, job) and "upgrade" in why(staff, job)

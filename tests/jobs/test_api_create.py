@@ -101,6 +101,7 @@ def test_what_is_shown_can_be_posted_again(caller: Caller) -> None:
         "status_at",
         "paused_until",
         "missed_so_far",
+        "warnings",
         "version",
         "next_run_at",
         "estimated_start_at",

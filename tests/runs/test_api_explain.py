@@ -11,7 +11,7 @@ from jobs.services import pause_job
 from runs.models import LiveRun, MissedSpan
 from runs.states import LiveState
 from tests.api_client import Caller, refusal
-from tests.factories import make_lane, make_pool, make_run, make_stop, make_tenant, now, post_job
+from tests.factories import make_lane, make_pool, make_run, make_stop, make_tenant, make_worker, now, post_job
 
 pytestmark = pytest.mark.django_db
 HOUR = timedelta(hours=1)
@@ -25,7 +25,9 @@ def caller() -> Caller:
 
 @pytest.fixture
 def job(caller: Caller) -> Job:
-    return post_job(caller.tenant, schedule={"every": 3600})
+    job = post_job(caller.tenant, schedule={"every": 3600})
+    make_worker(job.pool)
+    return job
 
 
 def explain(caller: Caller, job: Job) -> dict[str, Any]:
@@ -74,6 +76,7 @@ def test_suspended_times_are_shown(caller: Caller, job: Job) -> None:
 
 def test_a_job_on_demand_says_so(caller: Caller) -> None:
     job = post_job(caller.tenant)
+    make_worker(job.pool)
     assert [one["code"] for one in explain(caller, job)["obstacles"]] == ["schedule"]
 
 

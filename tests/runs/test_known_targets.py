@@ -1,0 +1,124 @@
+"""What the workers of a pool know: refused when it is written down, or said where there is nobody to ask (R21)."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from auditlog.context import acting_as
+from auditlog.models import ActorKind
+from jobs import signals
+from jobs.known_targets import known_in
+from jobs.models import Job, Pool, Tenant
+from jobs.services import create_job
+from jobs.staff import page_of
+from runs.models import NodeState
+from tests.api_client import Caller, refusal
+from tests.factories import job_spec, make_pool, make_tenant, make_worker, now
+
+pytestmark = pytest.mark.django_db
+
+KNOWN = "payments.settle"
+TYPO = "payments.setle"
+GONE = "payments.refund"
+
+
+@pytest.fixture
+def pool() -> Pool:
+    """An operator has exported a typo, and a task whose code is gone."""
+    return make_pool(slug="default", exported_tasks=[KNOWN, TYPO, GONE])
+
+
+@pytest.fixture
+def caller(pool: Pool) -> Caller:
+    return Caller(make_tenant())
+
+
+def spec(task: str = TYPO, **values: Any) -> dict[str, Any]:
+    return job_spec(target={"kind": "celery", "task": task}, **values)
+
+
+def test_what_no_live_worker_knows_is_refused_with_the_near_names(caller: Caller, pool: Pool) -> None:
+    make_worker(pool, known_targets=[KNOWN, "payments.not_exported"])
+    problem = refusal(caller.post("jobs", spec()), 400, "target.task")
+    assert problem["code"] == "unknown_target"
+    assert "payments.setle" in problem["detail"] and problem["hint"] == f"did you mean {KNOWN}?"
+    assert "not_exported" not in str(problem)
+    assert not Job.objects.exists()
+
+
+def test_what_a_live_worker_knows_is_taken_without_a_word(caller: Caller, pool: Pool) -> None:
+    make_worker(pool, known_targets=[])
+    make_worker(pool, known_targets=[KNOWN])
+    answer = caller.post("jobs", spec(KNOWN))
+    assert (answer.status_code, answer.json()["warnings"]) == (201, [])
+
+
+def test_with_nobody_to_ask_it_is_said(caller: Caller, pool: Pool) -> None:
+    answer = caller.post("jobs", spec())
+    assert answer.status_code == 201
+    [warning] = answer.json()["warnings"]
+    assert warning == "no live worker of the pool default knows the task payments.setle: none is alive"
+
+
+@pytest.mark.parametrize("gone", [{"state": NodeState.LOST}, {"last_beat_at": now() - timedelta(hours=1)}])
+def test_those_who_were_there_last_give_the_near_names(
+    caller: Caller, pool: Pool, gone: dict[str, Any]
+) -> None:
+    make_worker(pool, known_targets=[KNOWN], **gone)
+    [warning] = caller.post("jobs", spec()).json()["warnings"]
+    assert warning.endswith(f"none is alive; did you mean {KNOWN}?")
+    [warning] = caller.post("jobs", spec(KNOWN)).json()["warnings"]
+    assert warning.endswith("none is alive")
+
+
+def test_a_job_whose_task_is_gone_says_so_wherever_it_is_looked_at(
+    caller: Caller, pool: Pool, staff: Client
+) -> None:
+    job = create_job(caller.tenant, spec(GONE))
+    make_worker(pool, known_targets=[KNOWN])
+    said = "no live worker of the pool default knows the task payments.refund"
+    assert caller.get(f"jobs/{job.pk}").json()["warnings"][0].startswith(said)
+    obstacles = caller.get(f"jobs/{job.pk}/explain").json()["obstacles"]
+    assert [one["detail"].startswith(said) for one in obstacles if one["code"] == "target"] == [True]
+    assert "No live worker of the pool default knows" in staff.get(page_of(job)).content.decode()
+
+
+def test_an_edit_is_asked_only_when_it_changes_what_is_run(caller: Caller, pool: Pool) -> None:
+    job = create_job(caller.tenant, spec(GONE))
+    make_worker(pool, known_targets=[KNOWN])
+    unchanged = {"target": {"kind": "celery", "task": GONE, "args": [1]}, "timeout": 5}
+    assert caller.patch(f"jobs/{job.pk}", unchanged).status_code == 200
+    refusal(caller.patch(f"jobs/{job.pk}", {"target": {"kind": "celery", "task": TYPO}}), 400, "target.task")
+    assert caller.patch(f"jobs/{job.pk}", {"target": {"kind": "celery", "task": KNOWN}}).status_code == 200
+
+
+def test_a_kind_that_no_live_worker_runs_is_refused(caller: Caller, pool: Pool) -> None:
+    make_worker(pool, known_targets=[KNOWN])
+    target = {"kind": "http", "url": "https://team.example/"}
+    problem = refusal(caller.post("jobs", job_spec(target=target)), 400, "target.kind")
+    assert "http targets" in problem["detail"]
+    make_worker(pool, known_targets=["kind:http"])
+    assert caller.post("jobs", job_spec(target=target)).status_code == 201
+
+
+def test_a_worker_that_declares_a_job_need_not_have_registered(pool: Pool) -> None:
+    make_worker(pool, known_targets=[KNOWN])
+    with acting_as(ActorKind.WORKER, "pool default"):
+        assert create_job(make_tenant(), spec()).pk
+
+
+def test_a_worker_of_another_tenant_knows_nothing_for_this_one(caller: Caller, pool: Pool) -> None:
+    """One that came with a tenant's key takes runs of that tenant alone."""
+    other: Tenant = make_tenant()
+    make_worker(pool, known_targets=[KNOWN], tenant=other)
+    assert known_in(pool, other).live and not known_in(pool, caller.tenant).live
+    assert known_in(pool).tasks == [KNOWN]
+    assert "none is alive" in caller.post("jobs", spec(KNOWN)).json()["warnings"][0]
+
+
+def test_without_anybody_who_answers_nothing_is_known(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signals.known_targets_asked, "receivers", [])
+    signals.known_targets_asked.sender_receivers_cache.clear()
+    assert not known_in(pool).live
