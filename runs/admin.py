@@ -10,15 +10,18 @@ from jobs.models import Job
 from jobs.staff import LookOnly, OwnRelated
 from jobs.uncounted_pages import Uncounted
 from runs.celery_firing_admin import CeleryFiringAdmin
+from runs.dead_letter_admin import DeadLetterAdmin, RedriveAdmin
 from runs.job_admin import JobWithRuns
 from runs.lane_admin import LaneAdmin
 from runs.models import (
     Attempt,
     CeleryFiring,
+    DeadLetter,
     JobGate,
     Lane,
     LiveRun,
     MissedSpan,
+    Redrive,
     Run,
     SchedulerNode,
     WorkerNode,
@@ -63,6 +66,8 @@ for model, model_admin in (
     (LiveRun, LiveRunAdmin),
     (Attempt, AttemptAdmin),
     (MissedSpan, MissedSpanAdmin),
+    (DeadLetter, DeadLetterAdmin),
+    (Redrive, RedriveAdmin),
     (JobGate, JobGateAdmin),
     (Lane, LaneAdmin),
     (WorkerNode, WorkerNodeAdmin),

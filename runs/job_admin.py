@@ -29,7 +29,7 @@ from jobs.staff import (
     telling,
 )
 from runs import breakers, services
-from runs.models import BreakerState, Lane, LiveRun, MissedSpan, Run
+from runs.models import BreakerState, DeadLetter, Lane, LiveRun, MissedSpan, Run
 from runs.run_lists import WINDOWS, window_of
 from runs.run_page import lasted, state_label, state_of
 from scheduler_project.sdk.sql import statements
@@ -99,6 +99,7 @@ class JobWithRuns(JobAdmin):
         return [
             link(list_of(Run, job__id__exact=job.pk, window=HOT), "Runs"),
             link(list_of(LiveRun, job__id__exact=job.pk), "Unfinished runs"),
+            link(list_of(DeadLetter, job__id__exact=job.pk), "Dead letters"),
             link(list_of(MissedSpan, job__id__exact=job.pk), "Missed times"),
             *super().links(job),
         ]

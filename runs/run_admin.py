@@ -28,7 +28,8 @@ from jobs.staff import (
 )
 from jobs.uncounted_pages import Uncounted
 from runs import reasons, services
-from runs.models import Attempt, LiveRun, Run
+from runs.dead_letters import letter_of
+from runs.models import Attempt, DeadLetter, LiveRun, Run
 from runs.run_lists import State, Window, as_uuid, chips, search
 from runs.run_logs import NoSuchAttempt
 from runs.run_page import (
@@ -160,6 +161,7 @@ class RunAdmin(ListOfRuns):
             link(page_of(run.job), f"Job {run.job}"),
             link(list_of(Run, job__id__exact=run.job_id, window="7d"), "All runs of the job"),
             link(list_of(AuditEntry, object_type="run", object_id=run.pk), "Audit trail"),
+            *same_error(run),
         ]
 
     def get_actions_detail(self, request: HttpRequest, object_id: Any) -> list[Any]:
@@ -349,6 +351,14 @@ class AttemptAdmin(LookOnly):
     @admin.display(description="error")
     def said(self, attempt: Attempt) -> str:
         return shortened(attempt.error_line) or NOTHING
+
+
+def same_error(run: Run) -> list[SafeString]:
+    letter = letter_of(run)
+    if letter is None:
+        return []
+    query = {"tenant__id__exact": run.tenant_id, "fingerprint__exact": letter.fingerprint}
+    return [link(list_of(DeadLetter, **query), "Dead of the same error")]
 
 
 def facts(run: Run) -> list[tuple[str, Any]]:

@@ -17,7 +17,8 @@ from jobs.display import brief, moment
 from jobs.models import JOB_SLICES, Job, JobStatus, Stop
 from jobs.staff import WARNING, is_superuser, label, link, list_of, own_tenants, page_of, sentence
 from runs import slices
-from runs.models import Lane, LiveRun, Run, SchedulerNode, WorkerNode
+from runs.dead_letters import MOST_COUNTED, open_letters
+from runs.models import DeadLetter, Lane, LiveRun, Run, SchedulerNode, WorkerNode
 from runs.run_lists import window_of
 from runs.run_page import state_label, state_of
 from runs.scheduler_admin import condition_label, skew_in_words, slowest_pass
@@ -92,7 +93,8 @@ class Seen:
 
     def figures(self) -> list[Callable[[], Figure]]:
         platform = [self.workers, self.coverage] if self.everything else []
-        return [self.running, self.waiting, self.held_back, self.dead_today, self.late, *platform]
+        own = [self.running, self.waiting, self.held_back, self.dead_today, self.dead_letters, self.late]
+        return [*own, *platform]
 
     def live(self) -> "QuerySet[LiveRun]":
         return self.own(LiveRun.objects.all())
@@ -129,6 +131,12 @@ class Seen:
         count = self.dead().count()
         url = list_of(Run, state="dead", window="24h")
         return Figure("Dead in 24 hours", f"{count:,}", url=url, tone="bad" if count else "good")
+
+    def dead_letters(self) -> Figure:
+        count = open_letters(None if self.everything else own_tenants(self.request))
+        shown = f"{count:,} or more" if count >= MOST_COUNTED else f"{count:,}"
+        more = "dead runs to decide" if count else "nothing to decide"
+        return Figure("Dead letters", shown, more, list_of(DeadLetter), "bad" if count else "good")
 
     def late(self) -> Figure:
         count = overdue()[0] if self.everything else self.late_clocks().count()

@@ -24,7 +24,18 @@ from jobs.models import (
     Tenant,
 )
 from jobs.staff import is_superuser, list_of, may_act
-from runs.models import Attempt, CeleryFiring, Lane, LiveRun, MissedSpan, Run, SchedulerNode, WorkerNode
+from runs.models import (
+    Attempt,
+    CeleryFiring,
+    DeadLetter,
+    Lane,
+    LiveRun,
+    MissedSpan,
+    Redrive,
+    Run,
+    SchedulerNode,
+    WorkerNode,
+)
 
 # Title, icon and page; no page stands for the dashboard.
 Entry = tuple[str, str, Any]
@@ -35,6 +46,7 @@ OF_ALL: list[tuple[str, list[Entry]]] = [
             ("Jobs", "schedule", Job),
             ("Runs", "history", Run),
             ("Unfinished runs", "pending_actions", LiveRun),
+            ("Dead letters", "local_post_office", DeadLetter),
             ("Pauses and blackouts", "pause_circle", Stop),
         ],
     ),
@@ -42,6 +54,7 @@ OF_ALL: list[tuple[str, list[Entry]]] = [
         "Details",
         [
             ("Attempts", "replay", Attempt),
+            ("Redrives", "forward", Redrive),
             ("Missed times", "event_busy", MissedSpan),
             ("Versions of jobs", "difference", JobVersion),
             ("Declared in code", "code", Declaration),

@@ -99,7 +99,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'beatkeeper_dead_letter',
-                'indexes': [models.Index(condition=models.Q(('decision', '')), fields=['tenant', 'fingerprint', 'died_at', 'run'], name='dead_letter_open_idx'), models.Index(condition=models.Q(('decision', ''), _negated=True), fields=['tenant', 'fingerprint', 'died_at', 'run'], name='dead_letter_decided_idx'), models.Index(condition=models.Q(('decision', ''), _negated=True), fields=['decided_at'], name='dead_letter_old_idx')],
+                'indexes': [models.Index(condition=models.Q(('decision', '')), fields=['tenant', 'fingerprint', 'died_at', 'run'], name='dead_letter_open_idx'), models.Index(condition=models.Q(('decision', '')), fields=['job', 'died_at', 'run'], name='dead_letter_of_job_idx'), models.Index(condition=models.Q(('decision', ''), _negated=True), fields=['tenant', 'fingerprint', 'died_at', 'run'], name='dead_letter_decided_idx'), models.Index(condition=models.Q(('decision', ''), _negated=True), fields=['decided_at'], name='dead_letter_old_idx')],
                 'constraints': [models.CheckConstraint(condition=models.Q(models.Q(('decided_at__isnull', True), ('decision', '')), models.Q(('decided_at__isnull', False), ('decision', 'redriven'), ('redriven_as__isnull', False)), models.Q(('decided_at__isnull', False), ('decision', 'dismissed'), ('redriven_as__isnull', True)), _connector='OR'), name='dead_letter_decision_whole')],
             },
         ),

@@ -106,6 +106,9 @@ class DeadLetter(models.Model):
                 condition=Q(decision=""),
                 name="dead_letter_open_idx",
             ),
+            models.Index(
+                fields=["job", "died_at", "run"], condition=Q(decision=""), name="dead_letter_of_job_idx"
+            ),
             # Of a group what was decided, page by page; and what was decided so long ago that it is forgotten.
             models.Index(
                 fields=["tenant", "fingerprint", "died_at", "run"],

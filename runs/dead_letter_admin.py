@@ -1,0 +1,481 @@
+"""The dead-letter desk in the admin: what died by error, the runs of one error, and groups on their way again."""
+
+from typing import Any
+from uuid import UUID
+
+from django import forms
+from django.contrib import admin, messages
+from django.db.models import QuerySet
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from unfold.contrib.filters.admin import DropdownFilter
+from unfold.widgets import (
+    UnfoldAdminIntegerFieldWidget,
+    UnfoldAdminTextareaWidget,
+    UnfoldAdminTextInputWidget,
+)
+
+from jobs.display import NOTHING, moment
+from jobs.job_form import ObjectField
+from jobs.staff import (
+    BUSY,
+    GOOD,
+    QUIET,
+    WARNING,
+    LookOnly,
+    OwnRelated,
+    ReasonDialog,
+    UncountedList,
+    button,
+    found_or_missing,
+    go_to,
+    is_superuser,
+    label,
+    link,
+    list_of,
+    own_tenants,
+    page_of,
+    telling,
+)
+from jobs.uncounted_pages import Uncounted
+from runs import dead_letters, redrives
+from runs.dead_letters import MOST_COUNTED, MOST_DISMISSED, Group, Redriven
+from runs.models import DeadLetter, Decision, Redrive, RedriveState, Run
+from runs.redrives import FASTEST
+from runs.run_lists import as_uuid
+
+GROUP_COLUMNS = (
+    "shown_error",
+    "shown_count",
+    "shown_jobs",
+    "first_seen",
+    "last_seen",
+    "tenant",
+    "on_its_way",
+)
+LETTER_COLUMNS = ("shown_run", "shown_job", "died", "said", "shown_decision", "decided", "note")
+OF_GROUPS = ("redrive_group", "dismiss_group")
+OF_LETTERS = ("redrive", "dismiss")
+COLOURS = {RedriveState.WORKING: BUSY, RedriveState.DONE: GOOD, RedriveState.STOPPED: WARNING}
+DEFAULT_PACE = 60
+
+
+class OfLetter(ReasonDialog):
+    object_id: Any
+    form_before_template = "runs/dead_letter_dialog.html"
+
+    def get_before_template_context(self, request: Any, object_id: Any = None) -> dict[str, Any]:
+        letter = DeadLetter.objects.filter(pk=as_uuid(str(object_id))).first()
+        return {"what": self.what(letter) if letter else ""}
+
+    def what(self, letter: DeadLetter) -> str:
+        return f"{letter.error_type}: {letter.error_line}"
+
+
+class RedriveDialog(OfLetter):
+    input = ObjectField(
+        required=False,
+        label="Another input",
+        help_text='Such as {"args": [1], "kwargs": {}}. Empty: what the dead run was given.',
+        widget=UnfoldAdminTextareaWidget(attrs={"rows": 3, "spellcheck": "false", "class": "font-mono"}),
+    )
+    field_order = ("input", "reason")
+
+
+class RedriveGroupDialog(RedriveDialog):
+    per_minute = forms.IntegerField(
+        label="A minute",
+        initial=DEFAULT_PACE,
+        min_value=1,
+        max_value=FASTEST,
+        widget=UnfoldAdminIntegerFieldWidget(),
+        help_text="So many new runs a minute: what they call has just been in trouble.",
+    )
+    field_order = ("per_minute", "input", "reason")
+
+    def what(self, letter: DeadLetter) -> str:
+        return f"{size_of(letter)} of {super().what(letter)}"
+
+
+class DismissDialog(OfLetter):
+    reason = forms.CharField(
+        label="Note",
+        max_length=500,
+        widget=UnfoldAdminTextInputWidget(),
+        help_text="Why nothing is to be run for it; whoever comes across it later wants to know.",
+    )
+
+
+class DismissGroupDialog(DismissDialog):
+    def what(self, letter: DeadLetter) -> str:
+        return f"{size_of(letter)} of {super().what(letter)}"
+
+
+class DecisionFilter(DropdownFilter):  # type: ignore[misc]
+    title = "decision"
+    parameter_name = "decision"
+    all_option = None
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Any:
+        return [("open", "open"), ("redriven", "redriven"), ("dismissed", "dismissed")]
+
+    def value(self) -> str:
+        chosen = super().value()
+        return chosen if chosen in (Decision.REDRIVEN, Decision.DISMISSED) else "open"
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset.filter(decision="" if self.value() == "open" else self.value())
+
+
+class Desk(UncountedList):
+    """By error as long as no error is chosen: a row for each group, its latest letter standing for it."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        self.result_list: list[Any] = list(self.result_list)
+        if not is_grouped(request):
+            return
+        found = groups_of(request)
+        jobs = dead_letters.jobs_of(list(found.values()))
+        under_way = Redrive.objects.filter(state=RedriveState.WORKING)
+        running = {(redrive.tenant_id, redrive.fingerprint): redrive for redrive in under_way}
+        for letter in self.result_list:
+            letter.group = found.get(letter.pk)
+            letter.group_jobs = (
+                [jobs[job] for job in letter.group.jobs if job in jobs] if letter.group else []
+            )
+            letter.under_way = running.get((letter.tenant_id, letter.fingerprint))
+
+
+class DeadLetterAdmin(LookOnly):
+    paginator = Uncounted
+    ordering = ("-died_at", "-run_id")
+    sortable_by = ()
+    list_select_related = ()
+    list_filter = (DecisionFilter, ("tenant", OwnRelated), ("job", OwnRelated))
+    actions = ("redrive_chosen", "dismiss_chosen")
+    actions_row = [*OF_GROUPS, *OF_LETTERS]
+    list_disable_select_all = True
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> Any:
+        return Desk
+
+    def get_list_display(self, request: HttpRequest) -> Any:
+        return GROUP_COLUMNS if is_grouped(request) else LETTER_COLUMNS
+
+    def get_list_filter(self, request: HttpRequest) -> Any:
+        return (("tenant", OwnRelated),) if is_grouped(request) else self.list_filter
+
+    def get_actions_row(self, request: HttpRequest) -> list[Any]:
+        wanted = OF_GROUPS if is_grouped(request) else OF_LETTERS
+        if is_decided(request):
+            wanted = ()
+        found = super().get_actions_row(request)  # type: ignore[misc]
+        return [one for one in found if one.method.original_function_name in wanted]
+
+    def get_ordering(self, request: HttpRequest) -> Any:
+        return ("-decided_at", "-run_id") if is_decided(request) else self.ordering
+
+    def get_actions(self, request: HttpRequest) -> Any:
+        return {} if is_grouped(request) else super().get_actions(request)
+
+    def has_operate_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
+        return super().has_operate_permission(request, object_id)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        letters = super().get_queryset(request).prefetch_related("job", "tenant")
+        if is_list(request) and is_grouped(request):
+            return letters.filter(pk__in=list(groups_of(request)))
+        return letters
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
+        title = "Dead letters by error" if is_grouped(request) else "Dead runs of one error"
+        return super().changelist_view(request, {**(extra_context or {}), "title": title})
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        identity = as_uuid(object_id)
+        if identity is None:
+            raise Http404
+        return HttpResponseRedirect(page_of(Run(pk=identity)))
+
+    # A group.
+
+    @admin.display(description="error")
+    def shown_error(self, letter: Any) -> SafeString:
+        return format_html(
+            "{}<br><span>{}</span>",
+            link(letters_of(letter), letter.error_type or letter.error_class or "unnamed"),
+            letter.error_line[:160],
+        )
+
+    @admin.display(description="dead runs")
+    def shown_count(self, letter: Any) -> str:
+        return counted(letter.group) if letter.group else NOTHING
+
+    @admin.display(description="jobs")
+    def shown_jobs(self, letter: Any) -> SafeString | str:
+        jobs = sorted(letter.group_jobs, key=lambda job: job.name)[:4]
+        return format_html_join(", ", "{}", ((link(page_of(job), job.name),) for job in jobs)) or NOTHING
+
+    @admin.display(description="first seen")
+    def first_seen(self, letter: Any) -> SafeString | str:
+        return moment(letter.group.first_at) if letter.group else NOTHING
+
+    @admin.display(description="last seen")
+    def last_seen(self, letter: Any) -> SafeString | str:
+        return moment(letter.group.last_at) if letter.group else NOTHING
+
+    @admin.display(description="on its way")
+    def on_its_way(self, letter: Any) -> SafeString | str:
+        redrive = letter.under_way
+        if redrive is None:
+            return NOTHING
+        return link(list_of(Redrive), f"{redrive.made:,} made, {redrive.per_minute:,} a minute")
+
+    # A dead run.
+
+    @admin.display(description="run")
+    def shown_run(self, letter: DeadLetter) -> SafeString:
+        return link(page_of(Run(pk=letter.run_id)), str(letter.run_id)[-12:])
+
+    @admin.display(description="job")
+    def shown_job(self, letter: DeadLetter) -> SafeString:
+        return link(page_of(letter.job), letter.job)
+
+    @admin.display(description="died")
+    def died(self, letter: DeadLetter) -> SafeString | str:
+        return moment(letter.died_at)
+
+    @admin.display(description="error")
+    def said(self, letter: DeadLetter) -> str:
+        return f"{letter.error_type}: {letter.error_line}"[:120]
+
+    @admin.display(description="decision")
+    def shown_decision(self, letter: DeadLetter) -> SafeString:
+        if letter.redriven_as:
+            return link(page_of(Run(pk=letter.redriven_as)), "redriven")
+        return label(letter.decision or "open", QUIET if letter.decision else WARNING)
+
+    @admin.display(description="decided")
+    def decided(self, letter: DeadLetter) -> SafeString | str:
+        if letter.decided_at is None:
+            return NOTHING
+        return format_html("{} by {}", moment(letter.decided_at), letter.decided_by or "nobody in particular")
+
+    @button(
+        "Redrive group",
+        icon="forward",
+        asks="Each dead run of this error becomes a new run of the same version, so many a minute, the oldest death "
+        "first. Do so when the cause is mended. It can be stopped at any time under Redrives; what dies again comes "
+        "back to this desk.",
+        submit="Redrive all of them",
+        variant="primary",
+        form=RedriveGroupDialog,
+    )
+    def redrive_group(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
+        target, given = list_of(DeadLetter), form.cleaned_data
+        with telling(request, "The group is on its way; here is how far it has come."):
+            letter = found_or_missing(self.get_object(request, object_id))
+            redrives.start(
+                letter.tenant, letter.fingerprint, given["per_minute"], given["input"], given["reason"]
+            )
+            target = list_of(Redrive)
+        return go_to(request, target)
+
+    @button(
+        "Dismiss group",
+        icon="delete_sweep",
+        asks="Nothing is run for the dead runs of this error, and they leave this desk. The runs themselves stay "
+        "readable, and each can still be retried from its page.",
+        submit="Dismiss all of them",
+        variant="danger",
+        form=DismissGroupDialog,
+    )
+    def dismiss_group(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
+        with telling(request):
+            letter = found_or_missing(self.get_object(request, object_id))
+            note = form.cleaned_data["reason"]
+            count = dead_letters.dismiss_group(letter.tenant, letter.fingerprint, note)
+            more = " There are more; dismiss the group again." if count >= MOST_DISMISSED else ""
+            messages.success(request, f"{of_them(count)} dismissed.{more}")
+        return go_to(request, list_of(DeadLetter))
+
+    @button(
+        "Redrive",
+        icon="forward",
+        asks="It becomes a new run of the same version, at once. A dead run is redriven once.",
+        variant="primary",
+        form=RedriveDialog,
+    )
+    def redrive(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
+        target, given = list_of(DeadLetter), form.cleaned_data
+        with telling(request):
+            letter = found_or_missing(self.get_object(request, object_id))
+            target = letters_of(letter)
+            done = dead_letters.redrive(letter.tenant, [letter.pk], given["input"], reason=given["reason"])
+            for refusal in done.refused.values():
+                raise refusal
+            messages.success(request, "It runs again; this is the new run.")
+            target = page_of(done.runs[letter.pk])
+        return go_to(request, target)
+
+    @button(
+        "Dismiss",
+        icon="delete",
+        asks="Nothing is run for it, and it leaves this desk. It can still be retried from its page.",
+        variant="danger",
+        form=DismissDialog,
+    )
+    def dismiss(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
+        target = list_of(DeadLetter)
+        with telling(request):
+            letter = found_or_missing(self.get_object(request, object_id))
+            target = letters_of(letter)
+            done = dead_letters.dismiss(letter.tenant, [letter.pk], form.cleaned_data["reason"])
+            for refusal in done.refused.values():
+                raise refusal
+            messages.success(request, "It is dismissed.")
+        return go_to(request, target)
+
+    @admin.action(description="Redrive the chosen runs now", permissions=["operate"])
+    def redrive_chosen(self, request: HttpRequest, letters: QuerySet[Any]) -> None:
+        self.decide_all(request, letters, lambda tenant, ids: dead_letters.redrive(tenant, ids), "redriven")
+
+    @admin.action(description="Dismiss the chosen runs", permissions=["operate"])
+    def dismiss_chosen(self, request: HttpRequest, letters: QuerySet[Any]) -> None:
+        note = "dismissed from the list"
+        self.decide_all(
+            request, letters, lambda tenant, ids: dead_letters.dismiss(tenant, ids, note), "dismissed"
+        )
+
+    def decide_all(self, request: HttpRequest, letters: QuerySet[Any], service: Any, done: str) -> None:
+        chosen: dict[Any, list[UUID]] = {}
+        for letter in letters.select_related("tenant"):
+            if self.has_operate_permission(request, str(letter.pk)):
+                chosen.setdefault(letter.tenant, []).append(letter.pk)
+            else:
+                messages.error(request, f"{letter.run_id}: your role does not allow it.")
+        count = 0
+        for tenant, ids in chosen.items():
+            with telling(request):
+                found: Redriven = service(tenant, ids)
+                count += len(found.runs)
+                for refusal in list(found.refused.values())[:5]:
+                    messages.error(request, f"{refusal.detail[:1].upper()}{refusal.detail[1:]}.")
+        messages.success(request, f"{of_them(count)} {done}.")
+
+
+class RedriveAdmin(LookOnly):
+    paginator = Uncounted
+    list_display = (
+        "started",
+        "shown_group",
+        "tenant",
+        "shown_state",
+        "made",
+        "to_come",
+        "refused",
+        "pace",
+        "by",
+    )
+    list_filter = (("tenant", OwnRelated),)
+    list_select_related = ("tenant",)
+    ordering = ("-created_at", "-id")
+    sortable_by = ()
+    actions = None
+    actions_row = ["stop"]
+    actions_detail = ["stop"]
+    fields = (
+        ("fingerprint", "tenant", "shown_state"),
+        ("made", "to_come", "refused"),
+        "last_refusal",
+        ("per_minute", "requested_by", "reason"),
+        ("created_at", "ended_at", "ended_by"),
+        "input",
+    )
+    readonly_fields = ("shown_state", "to_come")
+
+    def get_actions_detail(self, request: HttpRequest, object_id: Any) -> list[Any]:
+        redrive = self.get_object(request, str(object_id))
+        over = redrive is None or redrive.state != RedriveState.WORKING
+        return [] if over else super().get_actions_detail(request, object_id)  # type: ignore[misc]
+
+    @admin.display(description="started")
+    def started(self, redrive: Redrive) -> SafeString | str:
+        return link(page_of(redrive), moment(redrive.created_at))
+
+    @admin.display(description="error")
+    def shown_group(self, redrive: Redrive) -> SafeString:
+        return link(letters_of(redrive), redrive.fingerprint)
+
+    @admin.display(description="state")
+    def shown_state(self, redrive: Redrive) -> SafeString:
+        return label(redrive.state, COLOURS[RedriveState(redrive.state)])
+
+    @admin.display(description="to come")
+    def to_come(self, redrive: Redrive) -> str:
+        left = redrives.left(redrive)
+        return f"{left:,} or more" if left >= MOST_COUNTED else f"{left:,}"
+
+    @admin.display(description="a minute")
+    def pace(self, redrive: Redrive) -> str:
+        return f"{redrive.per_minute:,}"
+
+    @admin.display(description="by")
+    def by(self, redrive: Redrive) -> str:
+        return redrive.requested_by or NOTHING
+
+    @button(
+        "Stop redrive",
+        icon="stop_circle",
+        asks="It makes no more runs. Those it has made go on; the rest of the group waits on the desk.",
+        variant="danger",
+    )
+    def stop(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
+        with telling(request, "It is stopped."):
+            redrives.stop(found_or_missing(self.get_object(request, object_id)), form.cleaned_data["reason"])
+        return go_to(request, list_of(Redrive))
+
+
+def is_list(request: HttpRequest) -> bool:
+    match = request.resolver_match
+    return match is not None and str(match.url_name).endswith("deadletter_changelist")
+
+
+def is_grouped(request: HttpRequest) -> bool:
+    """Until an error or a job is chosen."""
+    return not {"fingerprint__exact", "fingerprint", "job__id__exact", "decision"} & set(request.GET)
+
+
+def is_decided(request: HttpRequest) -> bool:
+    return request.GET.get("decision") in (Decision.REDRIVEN, Decision.DISMISSED)
+
+
+def groups_of(request: HttpRequest) -> dict[UUID, Group]:
+    """By their latest letters; looked up once for a page."""
+    found: dict[UUID, Group] | None = getattr(request, "_dead_groups", None)
+    if found is None:
+        tenants = None if is_superuser(request) else own_tenants(request)
+        found = {group.newest: group for group in dead_letters.groups(tenants)}
+        request._dead_groups = found  # type: ignore[attr-defined]
+    return found
+
+
+def letters_of(about: DeadLetter | Redrive) -> str:
+    return list_of(DeadLetter, tenant__id__exact=about.tenant_id, fingerprint__exact=about.fingerprint)
+
+
+def size_of(letter: DeadLetter) -> str:
+    found = dead_letters.groups([letter.tenant_id], letter.fingerprint)
+    return f"{counted(found[0])} dead {'run' if found[0].count == 1 else 'runs'}" if found else "no dead runs"
+
+
+def counted(group: Group) -> str:
+    return f"{group.count:,} or more" if group.more else f"{group.count:,}"
+
+
+def of_them(count: int) -> str:
+    return "1 run is" if count == 1 else f"{count:,} runs are"
