@@ -29,6 +29,13 @@ SMALL = {
     "spike": {"STORED": "2000", "DUE": "400", "SLOTS": "200", "WORKERS": "1", "WATCH_SECONDS": "4"},
     "edit": {"STORED": "2000", "EDITS": "20", "IDLE_SECONDS": "1"},
     "failover": {"JOBS": "60", "PHASE_SECONDS": "5"},
+    "degraded": {
+        "SUPPLY": "1000",
+        "SLOTS": "1",
+        "NORMAL_SECONDS": "2",
+        "DOWN_SECONDS": "4",
+        "AFTER_SECONDS": "4",
+    },
 }
 LONGEST_SECONDS = 180
 
