@@ -10,19 +10,19 @@ from jobs.models import Job
 from runs.models import LiveRun, Run
 from runs.rescue import RescueMemory, rescue_once
 from runs.states import LiveState
-from scheduler_project.sdk.ledger import Claim
+from scheduler_project.sdk.ledger import Claim, Ledger
 from scheduler_project.sdk.outcomes import WORKER_LOST, stated_failure
-from scheduler_project.sdk.postgres import PostgresLedger
 from scheduler_project.sdk.retries import Verdict, decide
 from tests.factories import make_job, make_run, make_worker, now
-from tests.runs.claims import claim_next, failed, ledger, tell
+from tests.runs.claims import claim_next, failed, tell
+from tests.runs.claims import either_ledger as ledger
 
 __all__ = ["ledger"]
 pytestmark = pytest.mark.django_db(transaction=True)
 AGAIN = Verdict("delayed", 5.0)
 
 
-def claim_of(ledger: PostgresLedger, job: Job, **fields: Any) -> Claim:
+def claim_of(ledger: Ledger, job: Job, **fields: Any) -> Claim:
     make_run(job, LiveState.QUEUED, **fields)
     claim = claim_next(ledger, job)
     assert claim is not None
@@ -38,7 +38,7 @@ def wake(claim: Claim) -> None:
         LiveRun.objects.filter(run=claim.run_id).update(state=state)
 
 
-def test_a_loss_that_a_worker_reports_counts_as_one_that_rescue_finds(ledger: PostgresLedger) -> None:
+def test_a_loss_that_a_worker_reports_counts_as_one_that_rescue_finds(ledger: Ledger) -> None:
     job = make_job()
     claim = claim_of(ledger, job)
     assert tell(ledger, claim, lost(), AGAIN) == "delayed"
@@ -50,20 +50,20 @@ def test_a_loss_that_a_worker_reports_counts_as_one_that_rescue_finds(ledger: Po
     assert (second.losses, second.attempt) == (1, 2)
 
 
-def test_a_failure_is_no_loss(ledger: PostgresLedger) -> None:
+def test_a_failure_is_no_loss(ledger: Ledger) -> None:
     claim = claim_of(ledger, make_job())
     tell(ledger, claim, failed(), AGAIN)
     live = LiveRun.objects.get()
     assert (live.losses, live.reason) == (0, "retry")
 
 
-def test_a_give_back_counts_neither_way(ledger: PostgresLedger) -> None:
+def test_a_give_back_counts_neither_way(ledger: Ledger) -> None:
     ledger.give_back(claim_of(ledger, make_job()))
     live = LiveRun.objects.get()
     assert (live.losses, live.attempt, live.reason) == (0, 0, "given back")
 
 
-def test_a_claim_asked_again_knows_of_the_losses_too(ledger: PostgresLedger) -> None:
+def test_a_claim_asked_again_knows_of_the_losses_too(ledger: Ledger) -> None:
     job = make_job()
     worker = make_worker(job.pool)
     make_run(job, LiveState.QUEUED, losses=2)
@@ -73,7 +73,7 @@ def test_a_claim_asked_again_knows_of_the_losses_too(ledger: PostgresLedger) -> 
     assert again is not None and again.losses == 2
 
 
-def test_the_next_attempt_gets_what_the_task_has_changed(ledger: PostgresLedger) -> None:
+def test_the_next_attempt_gets_what_the_task_has_changed(ledger: Ledger) -> None:
     job = make_job()
     claim = claim_of(ledger, job, input={"args": [1]})
     tell(ledger, claim, replace(failed(), next_input={"args": [2]}), AGAIN)
@@ -83,7 +83,7 @@ def test_the_next_attempt_gets_what_the_task_has_changed(ledger: PostgresLedger)
     assert Run.objects.get().input is None, "what was asked for stays as it was"
 
 
-def test_a_run_keeps_its_input_when_nothing_is_changed(ledger: PostgresLedger) -> None:
+def test_a_run_keeps_its_input_when_nothing_is_changed(ledger: Ledger) -> None:
     claim = claim_of(ledger, make_job(), input={"args": [1]})
     tell(ledger, claim, failed(), AGAIN)
     assert LiveRun.objects.get().input == {"args": [1]}
@@ -91,7 +91,7 @@ def test_a_run_keeps_its_input_when_nothing_is_changed(ledger: PostgresLedger) -
 
 @pytest.mark.parametrize(("most", "losses", "state"), [(5, 3, "delayed"), (5, 4, "dead"), (1, 0, "dead")])
 def test_guard_and_rescue_keep_to_the_jobs_cap_of_losses(
-    ledger: PostgresLedger, session: psycopg.Connection[Any], most: int, losses: int, state: str
+    ledger: Ledger, session: psycopg.Connection[Any], most: int, losses: int, state: str
 ) -> None:
     """Of attempts it may have one: losses take nothing from it."""
     retry = {"max_attempts": 1, "backoff": "immediate", "base": 1, "cap": 1, "max_losses": most}
