@@ -1,6 +1,7 @@
 """The Celery releases the SDK works with, each with the kombu and billiard of its time, in folders beside .venv's own.
 
-A folder is installed once and kept: `pip install --target`, under a lock, so that several test runs may want it.
+A folder is installed once and kept: `pip install --target`, under a lock, so that several test runs may want it. What
+they need besides (click, dateutil, …) is the environment's own.
 """
 
 import fcntl
@@ -44,7 +45,7 @@ def installed(release: str) -> Path:
 
 def _install(packages: tuple[str, ...], target: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(target), *packages],
+        [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(target), *packages],
         env={**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"},
         capture_output=True,
         text=True,

@@ -32,18 +32,18 @@ class OldStage(CeleryStage):
         return told.stdout
 
 
-@pytest.fixture(params=list(RELEASES))
-def stage(
-    request: pytest.FixtureRequest, processes: Processes, tmp_path: Path, broker_url: str
-) -> Iterator[OldStage]:
+@pytest.fixture
+def stage(release: str, processes: Processes, tmp_path: Path, broker_url: str) -> Iterator[OldStage]:
     stage = OldStage(processes, tmp_path, broker_url)
-    stage.site = installed(request.param)
-    assert stage.celery().startswith(request.param) and str(stage.site) in stage.celery()
+    stage.site = installed(release)
+    told = stage.celery()
+    assert told.startswith(release) and str(stage.site) in told
     yield stage
     processes.stop_all()
     stage.close()
 
 
+@pytest.mark.parametrize("release", RELEASES)
 def test_runs_retries_cancels_and_survives_a_killed_child(stage: OldStage) -> None:
     """In one worker, because it is the start of one that takes long."""
     worker = stage.worker(2)
@@ -55,6 +55,18 @@ def test_runs_retries_cancels_and_survives_a_killed_child(stage: OldStage) -> No
     worker.send(signal.SIGTERM)
     assert worker.wait() == 0
     assert all(state["left"] for state in stage.ledger.workers().values())
+    assert_quiet(worker)
+
+
+@pytest.mark.parametrize("release", ["5.3", "5.5"])
+def test_a_worker_of_threads(stage: OldStage) -> None:
+    """Its runs are processes of their own, which a feed keeps."""
+    worker = stage.worker(2, pool="threads", BEATKEEPER_SLOTS="2")
+    assert stage.wait_for_end(stage.add_permitted_run("tests.succeeds", 7))["result"] == 7
+    cancelled_while_it_runs(stage)
+    the_hosts_own_task_runs(stage)
+    worker.send(signal.SIGTERM)
+    assert worker.wait() == 0
     assert_quiet(worker)
 
 
