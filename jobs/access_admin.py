@@ -17,7 +17,9 @@ from unfold.widgets import UnfoldAdminTextInputWidget
 
 from jobs import platform, tenants
 from jobs.display import NOTHING, moment
+from jobs.known_targets import known_in
 from jobs.models import ApiKey, Pool, Role, Tenant
+from jobs.pool_dialog import ExportDialog
 from jobs.refusals import Refused
 from jobs.staff import (
     BAD,
@@ -28,6 +30,7 @@ from jobs.staff import (
     OwnRelated,
     Searched,
     button,
+    fixed_width,
     found_or_missing,
     go_to,
     is_superuser,
@@ -90,7 +93,8 @@ class PoolAdmin(KeptByOperators):
     search_fields = ("slug", "description")
     ordering = ("slug",)
     autocomplete_fields = ("tenants",)
-    actions_detail = ["pause", "resume"]
+    actions_detail = ["export", "pause", "resume"]
+    readonly_fields = ("known_tasks",)
 
     def visible(self, rows: QuerySet[Any], request: HttpRequest) -> QuerySet[Any]:
         return rows.filter(Q(shared=True) | Q(tenants__in=own_tenants(request))).distinct()
@@ -99,9 +103,11 @@ class PoolAdmin(KeptByOperators):
         return None
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Which other tenants use a pool is none of a member's business."""
+        """Which other tenants use a pool, and what of their code it could run, is none of a member's business."""
         everybody = ["slug", "description", "exported_kinds", "exported_tasks", "shared"]
-        return [*everybody, "tenants", "broker"] if is_superuser(request) else everybody
+        if not is_superuser(request):
+            return everybody
+        return [*everybody[:4], *(["known_tasks"] if obj else []), "shared", "tenants", "broker"]
 
     def has_operate_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
         return is_superuser(request)
@@ -127,6 +133,30 @@ class PoolAdmin(KeptByOperators):
     @admin.display(description="tasks")
     def tasks(self, pool: Pool) -> str:
         return f"{len(pool.exported_tasks)} exported"
+
+    @admin.display(description="known to its workers")
+    def known_tasks(self, pool: Pool) -> SafeString | str:
+        known = known_in(pool)
+        if not known.live:
+            return "no live worker can be asked"
+        lines = [
+            f"{task}" if task in pool.exported_tasks else f"{task}  (not exported)" for task in known.tasks
+        ]
+        unknown = sorted(set(pool.exported_tasks) - known.names)
+        lines += [f"{task}  (exported, and known to no live worker)" for task in unknown]
+        return fixed_width("\n".join(lines)) if lines else "no task"
+
+    @button(
+        "Export tasks",
+        icon="add_task",
+        asks="Jobs may then run them on the pool's workers.",
+        form=ExportDialog,
+    )
+    def export(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
+        pool, tasks = Pool.objects.get(pk=object_id), form.cleaned_data["tasks"]
+        with telling(request, f"{pool} exports {', '.join(tasks)} now."):
+            platform.export_tasks(pool, tasks, form.cleaned_data["reason"])
+        return go_to(request, page_of(pool))
 
     @button(
         "Pause pool",

@@ -1,5 +1,6 @@
 """What operators keep for everybody: tenants and pools. Each change has its audit entry."""
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
@@ -10,7 +11,9 @@ from auditlog.actions import Action
 from auditlog.record import record
 from jobs import stops
 from jobs.database_clock import database_now
+from jobs.input_checks import refused, shown
 from jobs.models import Pool, Stop, StopKind, Tenant
+from jobs.targets import LONGEST_TASK, RESERVED_TASKS, is_reserved
 
 Facts = dict[str, Any]
 ACTIONS: dict[type[models.Model], tuple[Action, Action]] = {
@@ -26,12 +29,28 @@ def facts(kept: Tenant | Pool) -> Facts:
     return found
 
 
-def record_saved(kept: Tenant | Pool, before: Facts | None) -> None:
+def record_saved(kept: Tenant | Pool, before: Facts | None, reason: str = "") -> None:
     after = facts(kept)
     if before != after:
         created, edited = ACTIONS[type(kept)]
         tenant_id = kept.pk if isinstance(kept, Tenant) else None
-        record(edited if before else created, kept, tenant_id=tenant_id, before=before, after=after)
+        action = edited if before else created
+        record(action, kept, tenant_id=tenant_id, before=before, after=after, reason=reason)
+
+
+@transaction.atomic
+def export_tasks(pool: Pool, tasks: Iterable[str], reason: str = "") -> None:
+    """Beside those it exports already. What acts on the platform itself is nobody's to export."""
+    tasks = set(tasks)
+    for task in sorted(tasks):
+        if is_reserved(task) or not 1 <= len(task) <= LONGEST_TASK:
+            hint = f"at most {LONGEST_TASK} characters, and none of {', '.join(RESERVED_TASKS)}"
+            raise refused("exported_tasks", f"{shown(task)} cannot be exported", hint)
+    locked = _lock(pool)
+    before = facts(locked)
+    locked.exported_tasks = sorted({*locked.exported_tasks, *tasks})
+    locked.save(update_fields=["exported_tasks"])
+    record_saved(locked, before, reason)
 
 
 @transaction.atomic

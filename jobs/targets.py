@@ -9,6 +9,7 @@ from jobs.models import Pool
 
 # Never to be called by a tenant, whatever a pool exports: they act on the platform itself.
 RESERVED_TASKS = ("celery.", "beatkeeper.")
+LONGEST_TASK = 200
 KINDS = ("celery", "http", "command")
 LATER_KINDS = ("container",)
 
@@ -63,7 +64,7 @@ def _check_task_exported(task: str, pool: Pool) -> None:
 def _read_celery(given: Json) -> Json:
     refuse_unknown(given, ("kind", "task", "args", "kwargs"), "target")
     task = given.get("task")
-    if not isinstance(task, str) or not 1 <= len(task) <= 200:
+    if not isinstance(task, str) or not 1 <= len(task) <= LONGEST_TASK:
         raise refused(
             "target.task", f"{shown(task)} is not the name of a task", "such as payments.tasks.settle"
         )

@@ -7,10 +7,12 @@ import pytest
 from django.test import Client
 
 from auditlog.context import acting_as
-from auditlog.models import ActorKind
+from auditlog.models import ActorKind, AuditEntry
 from jobs import signals
 from jobs.known_targets import known_in
 from jobs.models import Job, Pool, Tenant
+from jobs.platform import export_tasks
+from jobs.refusals import InvalidInput
 from jobs.services import create_job
 from jobs.staff import page_of
 from runs.models import NodeState
@@ -116,6 +118,32 @@ def test_a_worker_of_another_tenant_knows_nothing_for_this_one(caller: Caller, p
     assert known_in(pool, other).live and not known_in(pool, caller.tenant).live
     assert known_in(pool).tasks == [KNOWN]
     assert "none is alive" in caller.post("jobs", spec(KNOWN)).json()["warnings"][0]
+
+
+def test_an_operator_chooses_from_what_live_workers_know(pool: Pool, staff: Client) -> None:
+    make_worker(pool, known_targets=[KNOWN, "payments.report", "kind:http"])
+    shown = staff.get(page_of(pool)).content.decode()
+    assert "payments.report  (not exported)" in shown
+    assert "payments.refund  (exported, and known to no live worker)" in shown
+    dialog = page_of(pool).removesuffix("change/") + "export/"
+    asked = staff.get(dialog).content.decode()
+    assert "payments.report" in asked and 'value="payments.settle"' not in asked
+    staff.post(dialog, {"tasks": ["payments.report"], "reason": "new", "_form_submitted": "1"})
+    pool.refresh_from_db()
+    assert pool.exported_tasks == sorted([KNOWN, TYPO, GONE, "payments.report"])
+    entry = AuditEntry.objects.get()
+    assert (entry.action, entry.reason) == ("pool.edited", "new")
+
+
+def test_what_no_worker_knows_is_not_chosen(pool: Pool, staff: Client) -> None:
+    make_worker(pool, known_targets=["celery.backend_cleanup", KNOWN])
+    dialog = page_of(pool).removesuffix("change/") + "export/"
+    for task in ("payments.other", "celery.backend_cleanup"):
+        staff.post(dialog, {"tasks": [task], "reason": "", "_form_submitted": "1"})
+    pool.refresh_from_db()
+    assert pool.exported_tasks == [KNOWN, TYPO, GONE]
+    with pytest.raises(InvalidInput):
+        export_tasks(pool, ["beatkeeper.run"])
 
 
 def test_without_anybody_who_answers_nothing_is_known(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
