@@ -1,0 +1,174 @@
+"""A child with several claims: what it begins, what it tells, and what is left of them when it is killed."""
+
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from scheduler_project.sdk.ledger import Ended, Lane, Told, Wanted
+from scheduler_project.sdk.work import BATCH_SECONDS, MOST_AT_ONCE, Lengths
+from tests.processes import Processes
+from tests.sdk.stage import Stage, kill
+from tests.sdk.test_work import Bench, always_lost, bench, executed, lost_once
+from tests.waiting import wait_until
+
+__all__ = ["bench"]
+LANE = Lane(1, 1, 2, "")
+
+
+@pytest.fixture
+def stage(processes: Processes, tmp_path: Path) -> Stage:
+    return Stage(processes, tmp_path)
+
+
+class TestLengths:
+    def test_of_a_lane_nothing_is_known_of_one_is_claimed(self) -> None:
+        assert Lengths().most(LANE) == 1
+
+    def test_short_runs_are_claimed_together_as_many_as_fit_the_time(self) -> None:
+        lengths = Lengths()
+        lengths.note(LANE, BATCH_SECONDS / 4.5)
+        assert lengths.most(LANE) == 4
+        assert lengths.most(Lane(2, 1, 3, "")) == 1
+
+    def test_there_is_a_most(self) -> None:
+        lengths = Lengths()
+        lengths.note(LANE, 1e-6)
+        assert lengths.most(LANE) == MOST_AT_ONCE
+
+    def test_one_long_run_counts_at_once_and_for_a_while(self) -> None:
+        lengths = Lengths()
+        for seconds in (0.001, 5.0, 0.001):
+            lengths.note(LANE, seconds)
+        assert lengths.most(LANE) == 1
+        for _ in range(60):
+            lengths.note(LANE, 0.001)
+        assert lengths.most(LANE) > 1
+
+
+class TestInOneProcess:
+    def test_a_lane_of_short_runs_takes_few_round_trips(self, bench: Bench) -> None:
+        reports = counted(bench)
+        runs = [bench.ledger.add_run("w.runs") for _ in range(20)]
+        assert bench.work() == 20
+        assert executed == [str(run) for run in runs]
+        assert len(reports) < 10
+
+    def test_what_the_guard_has_taken_is_neither_begun_nor_told(self, bench: Bench) -> None:
+        runs = [bench.ledger.add_run("w.runs") for _ in range(4)]
+        reports = counted(bench)
+        # The first run is alone; the other three are claimed together.
+        taken: list[int] = []
+        original = bench.bench.runtime.table.add_end
+
+        def end_and_take(index: int, line: bytes) -> bool:
+            done = original(index, line)
+            if len(executed) == 2 and not taken:
+                taken.append(1)
+                # As the guard does it: the run that is over, and the last of those that wait.
+                bench.runtime.table.take(index, 0b101)
+            return done
+
+        bench.bench.runtime.table.add_end = end_and_take  # type: ignore[method-assign]
+        bench.work()
+        assert executed == [str(run) for run in runs[:3]]
+        assert [one for told in reports for one in told] == [runs[0], runs[2]]
+
+    def test_a_drain_in_the_middle_gives_the_rest_back(self, bench: Bench) -> None:
+        runs = [bench.ledger.add_run("w.runs") for _ in range(4)]
+        original = bench.bench.runtime.table.add_end
+
+        def end_and_drain(index: int, line: bytes) -> bool:
+            if len(executed) == 2:
+                bench.runtime.table.drain(1e12)
+            return original(index, line)
+
+        bench.bench.runtime.table.add_end = end_and_drain  # type: ignore[method-assign]
+        bench.work()
+        assert executed == [str(run) for run in runs[:2]]
+        letters = [bench.runtime.spool.get(token) for token in bench.runtime.spool.tokens()]
+        assert {letter.claim.run_id for letter in letters if letter and letter.outcome is None} == set(
+            runs[2:]
+        )
+        assert [len(bench.ledger.ends(run)) for run in runs] == [1, 1, 0, 0]
+
+    def test_an_answer_lost_with_report_and_claim_loses_and_doubles_nothing(self, bench: Bench) -> None:
+        runs = [bench.ledger.add_run("w.runs") for _ in range(9)]
+        bench.ledger.after_report = lost_once()
+        assert bench.work() == 9
+        assert executed == [str(run) for run in runs]
+        assert [run["claim_seq"] for run in map(bench.ledger.run, runs)] == [1] * 9
+        assert all(len(bench.ledger.ends(run)) == 1 for run in runs)
+
+    def test_results_that_cannot_be_told_are_spooled_one_by_one(self, bench: Bench) -> None:
+        for _ in range(4):
+            bench.ledger.add_run("w.runs")
+        bench.ledger.after_report = always_lost
+        bench.work()
+        letters = [bench.runtime.spool.get(token) for token in bench.runtime.spool.tokens()]
+        assert len(letters) == len(executed)
+        assert all(letter is not None and letter.outcome is not None for letter in letters)
+
+    def test_one_that_the_ledger_chokes_on_costs_the_others_nothing(self, bench: Bench) -> None:
+        runs = [bench.ledger.add_run("w.runs") for _ in range(5)]
+        original = bench.ledger.report
+
+        def choke(ended: list[Ended], wanted: Wanted | None = None) -> Told:
+            if any(one.claim.run_id == runs[2] for one in ended):
+                raise RuntimeError("cannot store this")
+            return original(ended, wanted)
+
+        bench.ledger.report = choke  # type: ignore[assignment, method-assign]
+        bench.work()
+        assert [len(bench.ledger.ends(run)) for run in runs] == [1, 1, 0, 1, 1]
+        assert len(bench.runtime.spool.tokens()) == 1
+
+
+class TestRealProcesses:
+    def test_a_child_killed_in_a_batch_costs_the_run_it_was_at(self, stage: Stage) -> None:
+        """Those before it are told as they ended, those behind it go back: nothing runs twice."""
+        before = [stage.ledger.add_run("tests.succeeds") for _ in range(3)]
+        dies = stage.ledger.add_run("tests.dies", retry={"max_attempts": 1, "max_losses": 0})
+        behind = [stage.ledger.add_run("tests.succeeds") for _ in range(3)]
+        stage.feed()
+        assert stage.wait_for_end(dies)["error_class"] == "worker_lost"
+        for run in [*before, *behind]:
+            wait_until(lambda run=run: stage.ledger.run(run)["state"] == "succeeded", 20, "its end")  # type: ignore[misc]
+        assert [len(stage.events("succeeds", run)) for run in [*before, *behind]] == [1] * 6
+        assert [end["kind"] for run in before for end in stage.ledger.ends(run)] == ["succeeded"] * 3
+        assert [end["kind"] for end in stage.ledger.ends(behind[-1])] == ["given_back", "succeeded"]
+        assert stage.ledger.run(behind[-1])["attempt"] == 1
+
+    def test_nothing_is_stuck_behind_a_long_run(self, stage: Stage) -> None:
+        quick = [stage.ledger.add_run("tests.succeeds") for _ in range(3)]
+        long = stage.ledger.add_run("tests.sleeps", 60)
+        behind = [stage.ledger.add_run("tests.succeeds") for _ in range(2)]
+        worker = stage.feed()
+        stage.wait_for_event("sleeps", long)
+        for run in quick:
+            assert stage.wait_for_end(run)["kind"] == "succeeded"
+        for run in behind:
+            assert stage.wait_for_end(run)["kind"] == "given_back"
+        assert stage.ledger.run(long)["state"] == "running"
+        kill(worker.pid)
+
+    def test_what_is_cancelled_while_it_waits_in_a_batch_never_runs(self, stage: Stage) -> None:
+        stage.ledger.add_run("tests.succeeds")
+        long = stage.ledger.add_run("tests.sleeps", 60, retry={"max_attempts": 1})
+        waiting = stage.ledger.add_run("tests.succeeds", cancel=True)
+        stage.feed()
+        stage.wait_for_event("sleeps", long)
+        wait_until(lambda: stage.ledger.run(waiting)["state"] == "cancelled", 20, "the cancellation")
+        assert stage.events("succeeds", waiting) == []
+
+
+def counted(bench: Bench) -> list[list[UUID]]:
+    reports: list[list[UUID]] = []
+    original = bench.ledger.report
+
+    def report(ended: list[Ended], wanted: Wanted | None = None) -> Told:
+        reports.append([one.claim.run_id for one in ended])
+        return original(ended, wanted)
+
+    bench.ledger.report = report  # type: ignore[assignment, method-assign]
+    return reports
