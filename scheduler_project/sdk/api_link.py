@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
@@ -89,6 +90,8 @@ def _answered(row: Mapping[str, Any]) -> Answered:
     return Answered(
         id=UUID(row["id"]),
         state=str(row["state"]),
+        key=str(row["key"]),
+        at=datetime.fromisoformat(row["at"].replace("Z", "+00:00")) if row.get("at") else None,
         job_id=UUID(row["job"]) if row.get("job") else None,
         run_id=UUID(row["run"]) if row.get("run") else None,
         result=row.get("result"),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from celery.app.task import Task
 from celery.local import Proxy
@@ -204,6 +204,10 @@ class Beatkeeper:
         }
         return self._ask(run_once(declared, key or uuid4().hex, at, args, kwargs))
 
+    def requested(self, request_id: UUID | str) -> RequestedRun:
+        """What was asked for earlier, maybe by another process, by the `id` it was given."""
+        return RequestedRun(self.link, self.link().requested(UUID(str(request_id))))
+
     def link(self) -> Link:
         """What plan, apply and drift ask; nothing is connected before it is asked something."""
         if self._link is None:
@@ -212,7 +216,7 @@ class Beatkeeper:
         return self._link
 
     def _ask(self, asked: Asked) -> RequestedRun:
-        return RequestedRun(self.link, asked.key, asked.at, self.link().request(asked))
+        return RequestedRun(self.link, self.link().request(asked))
 
     # The worker's side.
 

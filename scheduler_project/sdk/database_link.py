@@ -162,6 +162,8 @@ def _as_answer(row: Mapping[str, Any]) -> Answered:
     return Answered(
         id=row["id"],
         state=row["state"],
+        key=row["key"],
+        at=row["at"],
         job_id=row["job"],
         run_id=row["run"],
         result=row["result"],

@@ -32,6 +32,8 @@ class Answered:
 
     id: UUID
     state: str
+    key: str = ""
+    at: datetime | None = None
     job_id: UUID | None = None
     run_id: UUID | None = None
     result: Any = None
@@ -64,8 +66,7 @@ class Link(Protocol):
 class RequestedRun:
     """A run that was asked for. Its state is as of the last look; `refresh` and `wait` look again."""
 
-    def __init__(self, link: Callable[[], Link], key: str, at: datetime | None, answered: Answered) -> None:
-        self.key, self.at = key, at
+    def __init__(self, link: Callable[[], Link], answered: Answered) -> None:
         self._link, self._answered = link, answered
 
     def __repr__(self) -> str:
@@ -74,6 +75,15 @@ class RequestedRun:
     @property
     def id(self) -> UUID:
         return self._answered.id
+
+    @property
+    def key(self) -> str:
+        return self._answered.key
+
+    @property
+    def at(self) -> datetime | None:
+        """None: at once."""
+        return self._answered.at
 
     @property
     def state(self) -> str:

@@ -151,10 +151,24 @@ def test_another_tenants_request_looks_like_none(worker: Caller, job: Job) -> No
     refusal(Caller(worker.tenant, Role.VIEWER).post(f"run-requests/{found['id']}/cancel"), 403)
 
 
+def test_a_worker_of_another_pool_sees_nothing_of_it(worker: Caller, job: Job) -> None:
+    found = worker.post("worker/run-requests", {"key": "k", "spec": {"name": "settle", "input": {}}}).json()
+    other = make_pool(slug="kitchen", shared=False)
+    other.tenants.add(worker.tenant)
+    elsewhere = Caller(worker.tenant)
+    _key, text = create_key(worker.tenant, "kitchen", Role.WORKER, pool=other)
+    elsewhere.client.defaults["HTTP_AUTHORIZATION"] = f"Bearer {text}"
+    refusal(elsewhere.get(f"worker/run-requests/{found['id']}"), 404)
+    refusal(elsewhere.post(f"worker/run-requests/{found['id']}/cancel"), 404)
+    refusal(
+        elsewhere.post("worker/run-requests", {"key": "k2", "spec": {"name": "settle", "input": {}}}), 404
+    )
+
+
 def test_over_the_table_a_scheduler_carries_it_out(link: DatabaseLink, job: Job) -> None:
     asked = Asked("k", {"name": "settle", "input": {"kwargs": {"a": 1}}})
     first = link.request(asked)
-    assert (first.state, first.run_id) == ("requested", None)
+    assert (first.state, first.run_id, first.key, first.at) == ("requested", None, "k", None)
     assert link.request(asked) == first
     assert apply_requests() == 1 and apply_requests() == 0
     found = link.requested(first.id)

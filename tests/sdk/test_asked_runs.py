@@ -229,7 +229,7 @@ def test_a_mistake_is_raised_at_once_and_nothing_is_asked(
 
 
 def handle(link: FakeLink) -> RequestedRun:
-    return RequestedRun(lambda: link, "k", AT, link.request(Asked("k", {})))
+    return RequestedRun(lambda: link, link.request(Asked("k", {})))
 
 
 def test_a_handle_is_waited_for_and_says_what_came_of_it(link: FakeLink) -> None:
@@ -265,7 +265,7 @@ def test_a_platform_that_is_away_is_waited_for_as_long(link: FakeLink) -> None:
 
 
 def handle_of(asked: RequestedRun, link: FakeLink) -> RequestedRun:
-    return RequestedRun(lambda: link, "k", AT, Answered(asked.id, "running"))
+    return RequestedRun(lambda: link, Answered(asked.id, "running"))
 
 
 def test_a_refusal_ends_the_waiting(link: FakeLink) -> None:
@@ -278,6 +278,13 @@ def test_a_refusal_ends_the_waiting(link: FakeLink) -> None:
 def test_cancel_says_the_state_after_it(link: FakeLink) -> None:
     asked = handle(link)
     assert asked.cancel().state == "cancelled" and link.cancelled == [asked.id]
+
+
+def test_another_process_finds_it_by_its_id(keeper: Beatkeeper, link: FakeLink) -> None:
+    identity = uuid4()
+    link.answers = [Answered(identity, "running", key="k", at=AT)]
+    found = keeper.requested(str(identity))
+    assert (found.id, found.key, found.at, found.state) == (identity, "k", AT, "running")
 
 
 def test_without_a_platform_named_it_says_what_to_name(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
