@@ -2,19 +2,15 @@
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from unittest.mock import patch
-from urllib.parse import urlsplit
 
 import pytest
-from django.db import connection
 from pytest_django import DjangoDbBlocker
 
 from tests.private_rabbitmq import PrivateRabbitMQ
 from tests.processes import CHECKOUT, Processes
 from tests.system.adopter import run_to_end
-from tests.system.platform import Platform
+from tests.system.platform import Platform, django_at
 
 
 @pytest.fixture
@@ -65,23 +61,6 @@ def platform_with_own_servers(
         whole.end_everything()
 
 
-@contextmanager
-def django_at(url: str) -> Iterator[None]:
-    """Services called in this process work on the database of the processes we start."""
-    address = urlsplit(url)
-    there = {
-        "HOST": address.hostname,
-        "PORT": str(address.port),
-        "USER": address.username,
-        "NAME": address.path[1:],
-        "PASSWORD": "",
-    }
-    connection.close()
-    with patch.dict(connection.settings_dict, there):
-        yield
-        connection.close()
-
-
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
@@ -109,7 +88,17 @@ def adopter(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run_to_end([sys.executable, "-m", "venv", str(folder)])
     python = folder / "bin" / "python"
     run_to_end(
-        [str(python), "-m", "pip", "install", "--quiet", f"{wheel}[db]", "django-auditlog", "Django<6", "flask"]
+        [
+            str(python),
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            f"{wheel}[db]",
+            "django-auditlog",
+            "Django<6",
+            "flask",
+        ]
     )
     return python
 

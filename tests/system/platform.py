@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
+from unittest.mock import patch
+from urllib.parse import urlsplit
 from uuid import UUID
 
 import amqp
@@ -330,6 +332,23 @@ def our_connection() -> Iterator[None]:
     connection.close()
     yield
     connection.close()
+
+
+@contextmanager
+def django_at(url: str) -> Iterator[None]:
+    """Services called in this process work on the database of the processes we start."""
+    address = urlsplit(url)
+    there = {
+        "HOST": address.hostname,
+        "PORT": str(address.port),
+        "USER": address.username,
+        "NAME": address.path[1:],
+        "PASSWORD": "",
+    }
+    connection.close()
+    with patch.dict(connection.settings_dict, there):
+        yield
+        connection.close()
 
 
 def send(number: signal.Signals, *pids: int) -> int:
