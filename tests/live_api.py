@@ -60,6 +60,7 @@ class Wire:
         self._lose_next = threading.Event()
         self.lost = threading.Event()
         self.connections = 0
+        self._open: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
     def lose_the_next_answer(self) -> None:
@@ -67,8 +68,16 @@ class Wire:
         self.lost.clear()
         self._lose_next.set()
 
+    def hang_up(self) -> None:
+        """As a server does with connections that were idle for long."""
+        for end in self._open:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+        self._open = []
+
     def close(self) -> None:
         self._listener.close()
+        self.hang_up()
 
     def _accept(self) -> None:
         with suppress(OSError):
@@ -76,6 +85,7 @@ class Wire:
                 client, _ = self._listener.accept()
                 self.connections += 1
                 server = socket.create_connection(("127.0.0.1", self._to))
+                self._open += [client, server]
                 for source, target, back in ((client, server, False), (server, client, True)):
                     threading.Thread(target=self._carry, args=(source, target, back), daemon=True).start()
 

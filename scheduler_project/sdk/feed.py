@@ -208,9 +208,7 @@ class Feed:
 
 def fed_worker(keeper: Beatkeeper, name: str, slots: int) -> GuardedWorker:
     if not keeper.ledger_url:
-        raise SystemExit(
-            "No ledger: set BEATKEEPER_DATABASE_URL or DATABASE_URL, or name one in Beatkeeper(…)"
-        )
+        raise SystemExit("No ledger: set BEATKEEPER_URL and BEATKEEPER_API_KEY, or BEATKEEPER_DATABASE_URL")
     return GuardedWorker(keeper.spool_folder, keeper.config(name, slots, fed=True))
 
 

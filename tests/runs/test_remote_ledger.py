@@ -45,6 +45,7 @@ from tests.factories import TASK, make_job, make_key, make_lane, make_pool, make
 from tests.live_api import Wire
 from tests.own_ca import OwnCA
 from tests.runs.claims import SUCCESS, succeeded, tell
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -296,6 +297,16 @@ def test_a_connection_is_kept_and_another_process_opens_its_own(
     assert cut.connections == 2
     assert over_a_wire.heartbeat(beat(team.incarnation, number=5)).known
     assert cut.connections == 2
+
+
+def test_a_connection_that_the_server_has_closed_is_found_out_before_anything_is_said(
+    team: Team, cut: Wire, over_a_wire: HttpsLedger
+) -> None:
+    for number in range(5):
+        cut.hang_up()
+        wait_until(lambda: not any(map(https.is_quiet, over_a_wire._idle)), what="the end of the connection")
+        assert over_a_wire.heartbeat(beat(team.incarnation, number=number + 1)).known
+    assert cut.connections == 6
 
 
 def test_a_platform_that_is_away_or_no_platform_is_unavailable(team: Team, own_ca: OwnCA) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from jobs.models import Role
+from jobs.tenants import revoke_key
 from runs.broker_users import Rabbitmqctl, make_user
 from runs.models import WorkerNode
 from tests.api_client import Caller
@@ -15,7 +16,7 @@ from tests.own_ca import OwnCA
 from tests.ports import answers, free_port
 from tests.private_rabbitmq import PrivateRabbitMQ
 from tests.processes import Processes, RealProcess
-from tests.system.platform import LEASE, RECOVERY, Platform, Row, Worker, our_connection
+from tests.system.platform import LEASE, RECOVERY, Platform, Row, Worker, is_dead, our_connection
 from tests.waiting import wait_until
 
 NOT_ITS_OWN = (
@@ -127,7 +128,8 @@ def test_what_ends_while_the_platform_is_away_is_told_when_it_is_back(
     platform: Platform, api: Api, key: str, own_ca: OwnCA, gate: Path
 ) -> None:
     worker = remote(platform, api, key, own_ca, BEATKEEPER_LEASE_SECONDS="60")
-    jobs = [platform.run_once(until=str(gate)), platform.run_once(until=str(gate), raising=True)]
+    once = {"max_attempts": 1}
+    jobs = [platform.run_once(until=str(gate), retry=once, raising=raising) for raising in (False, True)]
     platform.wait(lambda: len(platform.witnessed()) == 2, 30, "both to run")
     api.kill()
     gate.touch()
@@ -152,6 +154,27 @@ def test_a_platform_away_for_longer_than_the_lease_never_sees_two_attempts_at_on
     api.kill()
     worker.process.wait_for_output("No heartbeat was answered in time", timeout=LEASE + 20)
     api.start()
+    platform.wait_for_attempt(2, RECOVERY + 2 * LEASE)
+    gate.touch()
+    run = platform.run_of(job, "succeeded")
+    assert platform.outcomes(run) == ["lost", "succeeded"]
+    platform.assert_one_attempt_at_a_time()
+
+
+def test_what_a_worker_runs_ends_with_its_key_and_goes_to_another(
+    platform: Platform, api: Api, own_ca: OwnCA, gate: Path
+) -> None:
+    revoked, text = make_key(platform.tenant, Role.WORKER, pool=platform.pool)
+    worker = remote(platform, api, text, own_ca)
+    job = platform.run_once(until=str(gate))
+    first = platform.wait_for_attempt(1)
+    with our_connection():
+        revoke_key(revoked, "left the team")
+    worker.process.wait_for_output("the key is wrong, expired or revoked", timeout=20)
+    platform.wait(lambda: is_dead(first.pid), LEASE + 10, "the end of what it runs")
+    with our_connection():
+        _, other = make_key(platform.tenant, Role.WORKER, pool=platform.pool)
+    remote(platform, api, other, own_ca)
     platform.wait_for_attempt(2, RECOVERY + 2 * LEASE)
     gate.touch()
     run = platform.run_of(job, "succeeded")
