@@ -29,6 +29,8 @@ SMALL = {
     "spike": {"STORED": "2000", "DUE": "400", "SLOTS": "200", "WORKERS": "1", "WATCH_SECONDS": "4"},
     "edit": {"STORED": "2000", "EDITS": "20", "IDLE_SECONDS": "1"},
     "failover": {"JOBS": "60", "PHASE_SECONDS": "5"},
+    "throughput": {"RUNS": "200", "RUNS_10MS": "50", "REPEATS": "1", "SLOTS": "2"},
+    "claim": {"RUNS": "200", "CALLERS": "2", "REPEATS": "1"},
     "degraded": {
         "SUPPLY": "1000",
         "SLOTS": "1",
