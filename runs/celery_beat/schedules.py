@@ -63,7 +63,7 @@ class Asked:
     """What Celery's schedule takes for now."""
 
     def __init__(self) -> None:
-        self.at = datetime.now(UTC)
+        self.at = datetime.fromtimestamp(0, UTC)
 
     def __call__(self) -> datetime:
         return self.at

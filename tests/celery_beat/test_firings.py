@@ -24,7 +24,9 @@ Session = psycopg.Connection[Any]
 
 @contextmanager
 def session(theirs: Theirs) -> Iterator[Session]:
-    with psycopg.connect(theirs.url, autocommit=True, prepare_threshold=None) as connection:
+    # Whoever waits where nobody should fails the test, and does not hang it.
+    patience = "-c lock_timeout=5s"
+    with psycopg.connect(theirs.url, autocommit=True, prepare_threshold=None, options=patience) as connection:
         yield connection
 
 
