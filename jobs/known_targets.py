@@ -35,7 +35,7 @@ NOBODY = KnownTargets(False, frozenset())
 def known_in(pool: Pool, tenant: Tenant | None = None) -> KnownTargets:
     """As far as the workers run for this tenant; without one, all of them."""
     answers = signals.known_targets_asked.send(Pool, pool=pool, tenant=tenant)
-    return next((answer for _, answer in answers if answer is not None), NOBODY)
+    return next((answer for _, answer in answers if isinstance(answer, KnownTargets)), NOBODY)
 
 
 def check_known(target: Json, pool: Pool, tenant: Tenant) -> None:

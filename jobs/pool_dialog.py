@@ -14,6 +14,7 @@ NOBODY_THERE = "No live worker of the pool can be asked. Write the names into th
 
 
 class ExportDialog(ReasonDialog):
+    object_id: Any
     tasks = forms.MultipleChoiceField(choices=[], widget=UnfoldAdminCheckboxSelectMultipleWidget())
     field_order = ("tasks", "reason")
 

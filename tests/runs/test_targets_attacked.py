@@ -328,7 +328,7 @@ class World:
 
     def __init__(self, inside: Inside, front: Inside, call: Call, patch: pytest.MonkeyPatch) -> None:
         self.inside, self.front, self.call, self._looks = inside, front, call, 0
-        dial, look = SyncBackend.connect_tcp, addresses.getaddrinfo
+        dial, look = SyncBackend.connect_tcp, socket.getaddrinfo
 
         def connect(backend: Any, host: str, port: int, *more: Any, **options: Any) -> Any:
             if host == PUBLIC:
@@ -540,7 +540,7 @@ def any_descriptor(patch: pytest.MonkeyPatch) -> None:
         options.pop("pass_fds", None)
         return popen(*words, **{**options, "close_fds": False})
 
-    patch.setattr(command.subprocess, "Popen", leaking)
+    patch.setattr(subprocess, "Popen", leaking)
     patch.setattr(command, "written_order", inheritable(command.written_order))
 
 
@@ -796,5 +796,5 @@ def test_without_its_guard_the_command_would_reach_out(
 
 
 def test_the_table_is_as_long_as_it_should_be() -> None:
-    names = [trick.name for trick in (*CALLS, *REDIRECTS, *COMMANDS)]
+    names = [call.name for call in (*CALLS, *REDIRECTS)] + [trick.name for trick in COMMANDS]
     assert len(set(names)) == len(names) >= 30
