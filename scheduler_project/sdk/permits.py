@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 TICK = 0.2
 KEPT_SECONDS = 1.0
-LOOK_AGAIN = 10.0
+LOOK_SOON, LOOK_AGAIN = 1.0, 10.0
 CONNECT_TIMEOUT = 5.0
 LONGEST_PAUSE = 30.0
 READS_AT_ONCE = 100
@@ -170,9 +170,10 @@ class Intake:
             return
         self._answer = answer
         names = {lane.queue for lane in self.runtime.lanes() if lane.queue} - self.consuming - self._refused
-        # A queue that was not there is asked for again only after a while.
-        if connect or names - self._asked_for or (names and now >= self._look_at):
-            self._asked_for, self._look_at = names, now + LOOK_AGAIN
+        # A lane may be heard of before its queue is there; one that stays away is asked for only now and then.
+        fresh = names - self._asked_for
+        if connect or fresh or (names and now >= self._look_at):
+            self._asked_for, self._look_at = names, now + (LOOK_SOON if fresh else LOOK_AGAIN)
             self._search = Search(names, connect)
             threading.Thread(target=self._find, args=(self._search,), daemon=True).start()
 

@@ -160,7 +160,12 @@ class Platform:
         )
 
     def worker(
-        self, slots: int = 2, app: str = "tests.sample_tasks", name: str = "", **env: str | None
+        self,
+        slots: int = 2,
+        app: str = "tests.sample_tasks",
+        name: str = "",
+        pool: str = "prefork",
+        **env: str | None,
     ) -> Worker:
         self._workers += 1
         name = name or f"w{self._workers}@{settings.TEST_ID}-{self.folder.name}"
@@ -168,7 +173,7 @@ class Platform:
         process = self._processes.python(
             "celery",
             *("-A", app, "worker", "-l", "info", "-c", str(slots), "-n", name, "-Q", self.own_queue),
-            *("--without-gossip", "--without-mingle"),
+            *("-P", pool, "--without-gossip", "--without-mingle"),
             env={**self.env(), "BEATKEEPER_SPOOL_DIR": str(spool), **env},
             name=f"worker-{self._workers}",
         )

@@ -138,7 +138,23 @@ class TestBesideABacklog:
         first = self.waits(platform, job, 1)
         # Its queue and the workers' consumers are made on the way.
         assert first[0] < SLACK
+        queue = Lane.objects.get(tenant=newcomer).queue
+        platform.wait(lambda: platform.queue(queue)[1] == 1, 5, "a consumer of its queue")
         assert median(self.waits(platform, job, 3)) < 1.0
+
+    @pytest.mark.parametrize("pool", ["prefork", "threads"])
+    def test_a_backlog_of_short_runs_delays_nobody(self, platform: Platform, pool: str) -> None:
+        """Of thousands, on one worker: its slots are free again all the time, and not for one tenant alone."""
+        modest = make_tenant()
+        job, greedy = post(platform, modest, seconds=0), post(platform, seconds=0.01)
+        with psycopg.connect(platform.database_url, autocommit=True) as session:
+            pour(session, greedy, BACKLOG)
+        platform.scheduler()
+        platform.worker(slots=2, pool=pool).wait_until_known()
+        platform.wait(lambda: platform.finished(greedy), 40, "the backlog to begin")
+        self.waits(platform, job, 1)
+        assert median(self.waits(platform, job, 5)) < 1.5
+        assert live_in(platform, greedy, "ready"), "the backlog lasts"
 
     def fill(self, platform: Platform, slots: int) -> Job:
         greedy = post(platform, seconds=600, timeout="PT20M")
