@@ -49,9 +49,14 @@ class Migration(migrations.Migration):
                 'constraints': [models.CheckConstraint(condition=models.Q(('state__in', ['closed', 'open', 'half_open'])), name='breaker_state_known'), models.CheckConstraint(condition=models.Q(models.Q(('state', 'open'), _negated=True), models.Q(('opened_at__isnull', False), ('probe_at__isnull', False)), _connector='OR'), name='breaker_open_has_end'), models.CheckConstraint(condition=models.Q(models.Q(('state', 'half_open'), _negated=True), ('probe__isnull', False), _connector='OR'), name='breaker_half_open_has_probe')],
             },
         ),
+        migrations.AddField(
+            model_name='liverun',
+            name='paced',
+            field=models.PositiveIntegerField(null=True),
+        ),
         migrations.AddIndex(
             model_name='liverun',
-            index=models.Index(condition=models.Q(('reason', 'retry budget'), ('state', 'blocked')), fields=['tenant', 'rank'], name='live_run_budget_idx'),
+            index=models.Index(condition=models.Q(('paced__isnull', False)), fields=['paced', 'rank'], name='live_run_budget_idx'),
         ),
         migrations.RunSQL(MOVES, migrations.RunSQL.noop),
     ]

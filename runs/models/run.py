@@ -103,6 +103,9 @@ class LiveRun(models.Model):
     # Counts against the retry policy; claim_seq is the fencing token, which nothing ever lowers.
     attempt = models.PositiveIntegerField(db_default=0)
     losses = models.PositiveSmallIntegerField(db_default=0)
+    # Of a retry that waits for its tenant's budget, the tenant. By a column of its own, because a planner who has not
+    # seen a storm yet would look for its runs among all that are blocked.
+    paced = models.PositiveIntegerField(null=True)
     claim_seq = models.PositiveIntegerField(db_default=0)
     claim_token = models.UUIDField(null=True)
     claimed_at = models.DateTimeField(null=True)
@@ -169,9 +172,7 @@ class LiveRun(models.Model):
             ),
             # Of a tenant with a budget of retries, the next to go, however many wait for it.
             models.Index(
-                fields=["tenant", "rank"],
-                condition=Q(state="blocked", reason="retry budget"),
-                name="live_run_budget_idx",
+                fields=["paced", "rank"], condition=Q(paced__isnull=False), name="live_run_budget_idx"
             ),
             # Of a job, the oldest planned time first: the ids of scheduled runs are in this order.
             models.Index(

@@ -53,6 +53,6 @@ SELECT id, state FROM beatkeeper_live_run WHERE job_id = %(job_id)s ORDER BY id 
 -- name: hurry
 -- A run waiting for its back-off, or for its tenant's budget of retries, goes now.
 UPDATE beatkeeper_live_run
-SET state = 'ready', available_at = %(now)s, rank = %(rank)s, wake_at = NULL, reason = ''
+SET state = 'ready', available_at = %(now)s, rank = %(rank)s, wake_at = NULL, reason = '', paced = NULL
 WHERE id = %(id)s AND (state = 'delayed' OR state = 'blocked' AND reason = 'retry budget')
 RETURNING id;

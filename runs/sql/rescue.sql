@@ -60,23 +60,22 @@ WITH woken AS MATERIALIZED (
 ), budgeted AS MATERIALIZED (
     SELECT id FROM beatkeeper_tenant WHERE retry_budget IS NOT NULL AND id = ANY (ARRAY(SELECT tenant_id FROM woken))
 ), moved AS (
-    SELECT woken.id, woken.retries AND budgeted.id IS NOT NULL AS paced
+    SELECT woken.id, CASE WHEN woken.retries THEN budgeted.id END AS tenant_id
     FROM woken LEFT JOIN budgeted ON budgeted.id = woken.tenant_id
 )
 UPDATE beatkeeper_live_run live
-SET state = CASE WHEN paced THEN 'blocked' ELSE 'ready' END,
-    reason = CASE WHEN paced THEN 'retry budget' ELSE '' END, wake_at = NULL
+SET state = CASE WHEN moved.tenant_id IS NULL THEN 'ready' ELSE 'blocked' END,
+    reason = CASE WHEN moved.tenant_id IS NULL THEN '' ELSE 'retry budget' END,
+    paced = moved.tenant_id, wake_at = NULL
 FROM moved WHERE live.id = moved.id;
 
 -- name: tenants_at_their_budget
 -- Tenants whose retries wait for their budget, by loose index scan: one probe each, however many wait.
 WITH RECURSIVE tenant (id) AS (
-    (SELECT tenant_id FROM beatkeeper_live_run
-     WHERE state = 'blocked' AND reason = 'retry budget' ORDER BY tenant_id LIMIT 1)
+    (SELECT paced FROM beatkeeper_live_run WHERE paced > 0 ORDER BY paced LIMIT 1)
     UNION ALL
-    SELECT (SELECT live.tenant_id FROM beatkeeper_live_run live
-            WHERE live.state = 'blocked' AND live.reason = 'retry budget' AND live.tenant_id > tenant.id
-            ORDER BY live.tenant_id LIMIT 1)
+    SELECT (SELECT live.paced FROM beatkeeper_live_run live
+            WHERE live.paced > tenant.id ORDER BY live.paced LIMIT 1)
     FROM tenant WHERE tenant.id IS NOT NULL
 )
 SELECT id FROM tenant WHERE id IS NOT NULL;
@@ -111,12 +110,12 @@ WITH chosen AS MATERIALIZED (
     FROM unnest(%(tenants)s::int[], %(counts)s::int[]) AS wanted (tenant_id, count)
     CROSS JOIN LATERAL (
         SELECT live.id FROM beatkeeper_live_run live
-        WHERE live.state = 'blocked' AND live.reason = 'retry budget' AND live.tenant_id = wanted.tenant_id
+        WHERE live.paced = wanted.tenant_id AND live.state = 'blocked'
         ORDER BY live.rank LIMIT wanted.count
         FOR UPDATE SKIP LOCKED
     ) best
 ), moved AS (
-    UPDATE beatkeeper_live_run live SET state = 'ready', reason = '' FROM chosen WHERE live.id = chosen.id
+    UPDATE beatkeeper_live_run live SET state = 'ready', reason = '', paced = NULL FROM chosen WHERE live.id = chosen.id
 )
 SELECT tenant_id, count(*)::int FROM chosen GROUP BY tenant_id;
 

@@ -96,7 +96,7 @@ def test_a_pass_takes_on_no_more_than_it_should(session: Session) -> None:
     due_retries(job, 30)
     rescue(session, at - 60 * SECOND)
     RetryBudget.objects.update(tokens=500)
-    LiveRun.objects.update(state="blocked", reason="retry budget", wake_at=None)
+    LiveRun.objects.update(state="blocked", reason="retry budget", paced=job.tenant_id, wake_at=None)
     assert let_retries_go(session, at, 7) == 7
 
 
