@@ -103,11 +103,15 @@ WITH node AS MATERIALIZED (
               LIMIT %(most)s * node.slots) queued)) END AS runs
     FROM node
 ), picked AS MATERIALIZED (
-    SELECT live.id, live.rank FROM beatkeeper_live_run live
-    WHERE live.state = 'queued' AND live.pool_id = %(pool_id)s AND live.tenant_id = %(tenant_id)s
-      AND live.target_key = ANY (%(known)s) AND EXISTS (SELECT FROM node)
-    ORDER BY live.rank LIMIT (SELECT runs FROM share)
-    FOR UPDATE SKIP LOCKED
+    -- The outer limit tells the planner how few they are.
+    SELECT id, rank FROM (
+        SELECT live.id, live.rank FROM beatkeeper_live_run live
+        WHERE live.state = 'queued' AND live.pool_id = %(pool_id)s AND live.tenant_id = %(tenant_id)s
+          AND live.target_key = ANY (%(known)s) AND EXISTS (SELECT FROM node)
+        ORDER BY live.rank LIMIT (SELECT runs FROM share)
+        FOR UPDATE SKIP LOCKED
+    ) best
+    LIMIT %(most)s
 ), looked_up AS (
     SELECT picked.id, picked.rank, job.name AS job_name, version.target, version.timeout_ms, version.retry,
            tenant.slug AS tenant, tenant.allowed_hosts,
