@@ -7,6 +7,7 @@ somebody else is answered as one that never was, and what the report needs to kn
 from __future__ import annotations
 
 import base64
+import logging
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -45,6 +46,8 @@ from scheduler_project.sdk.outcomes import FAILED, SUCCEEDED, LogPointer
 from scheduler_project.sdk.postgres import AWAY, Connection, PostgresLedger
 from scheduler_project.sdk.spool import claim_of
 from scheduler_project.sdk.wire import End
+
+logger = logging.getLogger(__name__)
 
 NO_JOB = UUID(int=0)
 # The last line, which says that the log ends there, comes on top.
@@ -107,7 +110,8 @@ class RemoteLedger(PostgresLedger):
         told = super().report(ended, self._own_lane(wanted) if wanted else None)
         for one, state in zip(ended, told.states, strict=True):
             if state is not None:
-                self.logs.discard(one.claim.run_id, one.claim.claim_seq)
+                with _at_the_cost_of_the_log():
+                    self.logs.discard(one.claim.run_id, one.claim.claim_seq)
         return told
 
     def report_ends(self, ends: Sequence[End], wanted: Wanted | None) -> Told:
@@ -120,7 +124,8 @@ class RemoteLedger(PostgresLedger):
         for number, end in enumerate(ends):
             if end.log and (end.run_id, end.claim_seq, end.incarnation) in facts and end.incarnation in owned:
                 member = read_member(end.log, f"ended[{number}].log")
-                self.logs.keep(end.run_id, end.claim_seq, self.tenant.slug, end.incarnation, member)
+                with _at_the_cost_of_the_log():
+                    self.logs.keep(end.run_id, end.claim_seq, self.tenant.slug, end.incarnation, member)
         ours = [self._ended(end, facts) for end in ends if end.incarnation in owned]
         told = self.report(ours, wanted)
         states = iter(told.states)
@@ -142,11 +147,13 @@ class RemoteLedger(PostgresLedger):
 
     def keep_log(self, run: UUID, claim_seq: int, incarnation: UUID, member: bytes) -> LogPointer:
         self._own_claim(run, claim_seq, incarnation)
-        return self.logs.keep(run, claim_seq, self.tenant.slug, incarnation, member)
+        with _refusing_the_log():
+            return self.logs.keep(run, claim_seq, self.tenant.slug, incarnation, member)
 
     def append_log(self, run: UUID, claim_seq: int, incarnation: UUID, offset: int, lines: bytes) -> int:
         self._own_claim(run, claim_seq, incarnation)
-        return self.logs.append(run, claim_seq, offset, lines)
+        with _refusing_the_log():
+            return self.logs.append(run, claim_seq, offset, lines)
 
     # What is ours.
 
@@ -215,7 +222,9 @@ class RemoteLedger(PostgresLedger):
             }
         )
         # Where the log lies is what we have written down, never what the worker says.
-        log = self.logs.kept(end.run_id, end.claim_seq)
+        log = None
+        with _at_the_cost_of_the_log():
+            log = self.logs.kept(end.run_id, end.claim_seq)
         return Ended(claim, replace(end.outcome, log=log), end.verdict)
 
     # Django's connection, as a worker has it.
@@ -236,6 +245,25 @@ class RemoteLedger(PostgresLedger):
 
     def close(self) -> None:
         """The connection is Django's, which closes it in its own time."""
+
+
+@contextmanager
+def _at_the_cost_of_the_log() -> Iterator[None]:
+    """A store that is full or away must not cost the result."""
+    try:
+        yield
+    except OSError:
+        logger.exception("the log store failed")
+
+
+@contextmanager
+def _refusing_the_log() -> Iterator[None]:
+    """Who brings a log that cannot be kept goes on without it."""
+    try:
+        yield
+    except OSError as error:
+        logger.exception("the log store failed")
+        raise Conflict("the log store cannot keep this now") from error
 
 
 def read_member(text: str, field: str) -> bytes:

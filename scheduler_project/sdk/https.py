@@ -51,7 +51,7 @@ ANSWER_SECONDS = 15.0
 LARGEST_LOGS_INLINE = 256 * 1024
 LARGEST_ANSWER = 64 * 1024 * 1024
 # Longer silences than this a server does not impose: by then the fence may have to be kept.
-LONGEST_WAIT = 5.0
+LONGEST_WAIT = 2.0
 MOST_KEPT = 8
 JSON = "application/json"
 GZIP = "application/gzip"

@@ -458,6 +458,24 @@ def test_a_log_comes_only_from_who_holds_the_claim(team: Team, ledger: HttpsLedg
             bring()
 
 
+@pytest.mark.parametrize("large", [False, True])
+def test_a_log_store_that_fails_costs_the_log_and_not_the_result(
+    team: Team, ledger: HttpsLedger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: bool
+) -> None:
+    logs = ledger._logs = RemoteLogStore(tmp_path / "worker")
+    monkeypatch.setattr(https, "LARGEST_LOGS_INLINE", 0 if large else 1000)
+    claim = claimed(ledger, team)
+    write(logs, claim, "one line")
+    # Whatever is to lie in this folder of the platform's cannot.
+    (tmp_path / "logs").mkdir(exist_ok=True)
+    for name in ("open", "logs"):
+        (tmp_path / "logs" / name).write_text("no folder")
+    assert ledger.report([Ended(claim, replace(succeeded(), log=HERE), SUCCESS)]).states == ["succeeded"]
+    assert Run.objects.get(pk=claim.run_id).log_object == ""
+    with pytest.raises(LedgerRefused, match="no longer"):
+        ledger.append_log(claim.run_id, claim.claim_seq, claim.incarnation, 0, b"x")
+
+
 # What comes in.
 
 
