@@ -173,6 +173,7 @@ def test_canvas_is_left_alone(keeper: Beatkeeper) -> None:
 
 def test_declaring_reads_no_setting_before_the_app_has_them(keeper: Beatkeeper) -> None:
     """A Django code base declares while its settings are still to come."""
+    keeper.app.set_current()
 
     @keeper.job(every=60)
     @keeper.app.task(shared=False)

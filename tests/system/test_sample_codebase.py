@@ -68,6 +68,7 @@ def test_a_declared_job_runs_in_the_code_bases_own_worker_beside_its_own_tasks(
     worker = shop.worker()
     job = platform.wait(lambda: declared_job(), 40, "the declared job")
     platform.wait(lambda: succeeded(platform, job) >= 2, 30, "two runs")
+    asked_for_over_the_database(shop)
     shop.send_its_own()
     before = succeeded(platform, job)
     platform.wait(lambda: shop.entered()["tidied"] == OWN_TASKS, 30, "the shop's own tasks")
@@ -81,6 +82,15 @@ def test_a_declared_job_runs_in_the_code_bases_own_worker_beside_its_own_tasks(
     assert "settled the day" in platform.log_of(run)
     assert run["result"] == "settled"
     assert worker.terminate() == 0
+
+
+def asked_for_over_the_database(shop: Shop) -> None:
+    """Where no API is: the request and its answer are rows, and a scheduler carries it out."""
+    asks = shop.python("-c", "from shop.celery import settle\nprint(settle.run_now(key='k').wait(60).state)")
+    assert asks.wait(90) == 0, asks.text()
+    assert asks.text().splitlines()[-1] == "succeeded"
+    plan = shop.python("-m", "beatkeeper", "plan", "--app", "shop.celery")
+    assert plan.wait() == 0 and "0 drifted, 1 unchanged" in plan.text(), plan.text()
 
 
 def declared_job() -> Job | None:
