@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from celery import Celery
+from celery import Celery, signals
 
 from scheduler_project.sdk import processes
 from scheduler_project.sdk.app import Beatkeeper
@@ -216,3 +216,11 @@ def sleeping_group(attempt: Attempt) -> None:
 
 if os.environ.get("SAMPLE_DECLARES"):
     keeper.job("sample", every=60)(succeeds)
+
+
+@signals.task_received.connect
+def stick(**_: Any) -> None:
+    """In the worker's event loop, which does nothing else meanwhile."""
+    if os.environ.get("SAMPLE_STICKS"):
+        note("stuck")
+        time.sleep(LONG)

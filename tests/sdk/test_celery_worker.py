@@ -137,6 +137,15 @@ def test_work_without_permits_is_fetched(stage: CeleryStage) -> None:
     assert stage.wait_for_end(run, timeout=30)["result"] == 3
 
 
+def test_a_worker_whose_event_loop_stands_still_is_fed(stage: CeleryStage) -> None:
+    worker = stage.worker(1, SAMPLE_STICKS="1")
+    stage.send("tests.succeeds")
+    wait_until(lambda: stage.events("stuck"), 10, "an event loop that stands still")
+    stage.ledger.change(no_work_named=False)
+    stage.wait_for_end(stage.ledger.add_run("tests.succeeds"), timeout=30)
+    assert "fetched from the ledger instead" in worker.text()
+
+
 def test_while_the_broker_is_away_runs_are_fetched(
     processes: Processes, tmp_path: Path, private_rabbitmq: PrivateRabbitMQ
 ) -> None:
