@@ -80,7 +80,7 @@ class RedriveDialog(OfLetter):
         help_text='Such as {"args": [1], "kwargs": {}}. Empty: what the dead run was given.',
         widget=UnfoldAdminTextareaWidget(attrs={"rows": 3, "spellcheck": "false", "class": "font-mono"}),
     )
-    field_order = ("input", "reason")
+    field_order: Any = ("input", "reason")
 
 
 class RedriveGroupDialog(RedriveDialog):
@@ -168,7 +168,7 @@ class DeadLetterAdmin(LookOnly):
         return (("tenant", OwnRelated),) if is_grouped(request) else self.list_filter
 
     def get_actions_row(self, request: HttpRequest) -> list[Any]:
-        wanted = OF_GROUPS if is_grouped(request) else OF_LETTERS
+        wanted: tuple[str, ...] = OF_GROUPS if is_grouped(request) else OF_LETTERS
         if is_decided(request):
             wanted = ()
         found = super().get_actions_row(request)  # type: ignore[misc]
@@ -470,11 +470,11 @@ def letters_of(about: DeadLetter | Redrive) -> str:
 
 def size_of(letter: DeadLetter) -> str:
     found = dead_letters.groups([letter.tenant_id], letter.fingerprint)
-    return f"{counted(found[0])} dead {'run' if found[0].count == 1 else 'runs'}" if found else "no dead runs"
+    return f"{counted(found[0])} dead {'run' if found[0].size == 1 else 'runs'}" if found else "no dead runs"
 
 
 def counted(group: Group) -> str:
-    return f"{group.count:,} or more" if group.more else f"{group.count:,}"
+    return f"{group.size:,} or more" if group.more else f"{group.size:,}"
 
 
 def of_them(count: int) -> str:

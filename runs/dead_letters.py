@@ -50,7 +50,7 @@ class NotDead(Conflict):
 class Group(NamedTuple):
     tenant_id: int
     fingerprint: str
-    count: int
+    size: int
     first_at: datetime
     last_at: datetime
     newest: UUID
@@ -61,7 +61,7 @@ class Group(NamedTuple):
 
     @property
     def more(self) -> bool:
-        return self.count >= MOST_COUNTED
+        return self.size >= MOST_COUNTED
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def dismiss(tenant: Tenant, ids: Sequence[UUID], note: str) -> Redriven:
 @transaction.atomic
 def dismiss_group(tenant: Tenant, fingerprint: str, note: str) -> int:
     """Of what has died by now, MOST_DISMISSED at a time. Returns how many."""
-    values = {
+    values: dict[str, Any] = {
         "tenant": tenant.pk,
         "fingerprint": fingerprint,
         "now": database_now(),

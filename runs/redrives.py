@@ -6,7 +6,7 @@ scheduler that is killed leaves nothing half done, and two that believe to be at
 
 import logging
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import psycopg
@@ -140,7 +140,7 @@ def step(identity: UUID) -> int:
     if redrive is None or redrive.next_at > now:
         return 0
     pace = paced(redrive.next_at, now, redrive.per_minute)
-    letters = _next_letters(redrive, pace.count)
+    letters = _next_letters(redrive, pace.number)
     if not letters:
         _end(redrive, RedriveState.DONE, now)
         return 0
@@ -158,7 +158,7 @@ def step(identity: UUID) -> int:
 
 
 class Pace(NamedTuple):
-    count: int
+    number: int
     next_at: datetime
 
 
@@ -171,7 +171,7 @@ def paced(next_at: datetime, now: datetime, per_minute: int) -> Pace:
 
 
 def _next_letters(redrive: Redrive, most: int) -> list[tuple[UUID, datetime]]:
-    values = {
+    values: dict[str, Any] = {
         "tenant": redrive.tenant_id,
         "fingerprint": redrive.fingerprint,
         "cursor_at": redrive.cursor_at or datetime.min.replace(year=1970, tzinfo=redrive.created_at.tzinfo),

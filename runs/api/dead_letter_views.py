@@ -170,7 +170,7 @@ def group_json(group: Group, jobs: dict[UUID, Job], redrive: Redrive | None) -> 
     named = sorted((jobs[job] for job in group.jobs if job in jobs), key=lambda job: job.name)
     return {
         "fingerprint": group.fingerprint,
-        "count": group.count,
+        "count": group.size,
         "more": group.more,
         "first_seen_at": instant(group.first_at),
         "last_seen_at": instant(group.last_at),

@@ -1,6 +1,7 @@
 """HTTP targets: a request, made so that a tenant cannot reach what only the worker should (`addresses.py`)."""
 
 import json
+import math
 import re
 import ssl
 import time
@@ -296,14 +297,15 @@ def decoded(data: bytes, charset: str | None) -> str:
 
 
 def retry_after(value: str | None) -> float | None:
-    """Seconds, or a date."""
+    """Seconds, or a date; what is neither, or too large for a number, says nothing."""
     if not value:
         return None
     if value.strip().isdecimal():
-        return float(value)
+        seconds = float(value)
+        return seconds if math.isfinite(seconds) else None
     try:
         at = parsedate_to_datetime(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     if at.tzinfo is None:
         at = at.replace(tzinfo=timezone.utc)

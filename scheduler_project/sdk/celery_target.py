@@ -174,7 +174,7 @@ def under_policy(task: Any, retry: Mapping[str, Any]) -> Iterator[None]:
 
 def next_input(retry: Retry, given: tuple[list[Any], dict[str, Any]]) -> dict[str, Any] | None:
     """What `self.retry` was given instead of the arguments of this attempt; None: the same."""
-    signature = retry.sig
+    signature = getattr(retry, "sig", None)
     if signature is None:
         return None
     args, kwargs = list(signature.args or ()), dict(signature.kwargs or {})

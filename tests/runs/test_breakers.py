@@ -357,7 +357,8 @@ class TestPeople:
         assert (answer.json()["state"], answer.json()["held"], held(broken)) == ("closed", 0, 0)
         entry = AuditEntry.objects.get(action="breaker.closed")
         assert (entry.object_id, entry.reason) == (str(broken.pk), "fixed")
-        assert (entry.before["state"], entry.after["state"]) == ("open", "closed")
+        before, after = entry.before or {}, entry.after or {}
+        assert (before["state"], after["state"]) == ("open", "closed")
         assert refusal(caller.post(f"jobs/{broken.pk}/breaker/close"), 409)["code"] == "breaker_is_closed"
 
     def test_who_may_only_look_does_not_close_it(self, caller: Caller, broken: Job) -> None:

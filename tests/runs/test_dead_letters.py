@@ -84,10 +84,10 @@ class TestGroups:
         make_dead(job, fingerprint="b2", finished_at=now() - 30 * SECOND)
         make_dead(post_job(), fingerprint="a1")
         first, second = dead_letters.groups([tenant.pk])
-        assert (first.fingerprint, first.count, first.newest) == ("a1", 2, late.pk)
+        assert (first.fingerprint, first.size, first.newest) == ("a1", 2, late.pk)
         assert (first.first_at, first.last_at) == (early.finished_at, late.finished_at)
         assert (first.error_line, set(first.jobs)) == ("line 2", {job.pk, other.pk})
-        assert (second.fingerprint, second.count) == ("b2", 1)
+        assert (second.fingerprint, second.size) == ("b2", 1)
 
     def test_of_all_tenants_each_has_its_own(self, tenant: Tenant, job: Job) -> None:
         other = post_job()
@@ -208,7 +208,7 @@ class TestGroupsOnTheirWay:
     ) -> None:
         at = now()
         found = paced(at - late * SECOND, at, per_minute)
-        assert found.count == count
+        assert found.number == count
         assert (found.next_at - at).total_seconds() == pytest.approx(ahead, abs=0.01)
 
     def test_it_makes_the_runs_one_by_one_and_ends(self, tenant: Tenant, job: Job) -> None:

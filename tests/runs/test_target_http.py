@@ -12,6 +12,8 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime, timedelta, timezone
+from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,8 @@ from runs.targets.addresses import AddressRefused, CheckedAddresses, is_public
 from runs.targets.http import execute
 from scheduler_project.sdk.callbacks import token_of
 from scheduler_project.sdk.capture import secrets_in
-from scheduler_project.sdk.outcomes import PermanentError
+from scheduler_project.sdk.outcomes import PermanentError, now_utc, stated_failure
+from scheduler_project.sdk.retries import LONGEST_REQUESTED_DELAY, decide
 from scheduler_project.sdk.targets import Attempt, TargetFailed, WaitForCallback
 from tests.runs.carried_out import OneSlot
 from tests.sdk.test_celery_target import make_claim
@@ -181,10 +184,39 @@ def test_retry_after_is_honoured(call: Caller, server: Server) -> None:
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [("7", 7.0), ("Thu, 01 Jan 1970 00:00:00 GMT", 0.0), ("nonsense", None), ("-3", None), (None, None)],
+    [
+        ("7", 7.0),
+        (" 7 ", 7.0),
+        ("0", 0.0),
+        ("Thu, 01 Jan 1970 00:00:00 GMT", 0.0),
+        ("Sunday, 06-Nov-94 08:49:37 GMT", 0.0),
+        ("Mon, 01 Jan 0001 00:00:00 -2359", 0.0),
+        ("nonsense", None),
+        ("-3", None),
+        ("1.5", None),
+        ("9" * 400, None),
+        ("2026-11-18T12:00:00Z", None),
+        ("Wed, 21 Oct 99999 07:28:00 GMT", None),
+        ("Mon, 1 Jan 2027 00:00:00 " + "9" * 50, None),
+        ("\x00", None),
+        (None, None),
+    ],
 )
 def test_retry_after_is_seconds_or_a_date(value: str | None, expected: float | None) -> None:
     assert http.retry_after(value) == expected
+
+
+def test_retry_after_may_be_a_date_to_come(call: Caller, server: Server) -> None:
+    at = datetime.now(timezone.utc) + timedelta(seconds=90)
+    seconds = http.retry_after(format_datetime(at, usegmt=True))
+    assert seconds is not None and 80 < seconds <= 90
+
+
+@pytest.mark.parametrize("value", ["Fri, 31 Dec 9999 23:59:59 GMT", "9" * 30])
+def test_a_retry_after_of_years_is_obeyed_for_days(value: str) -> None:
+    asked = http.retry_after(value)
+    failed = stated_failure("transient", "HTTP 503", "busy", now_utc(), now_utc(), retry_after=asked)
+    assert decide(failed, 1, {}).delay == LONGEST_REQUESTED_DELAY
 
 
 def test_a_redirect_is_not_followed(call: Caller, server: Server) -> None:
