@@ -28,7 +28,7 @@ ACKED_AFTER = 60.0
 # Far beyond any run: the host's own limit, given to its pool, must not end ours.
 NO_LIMIT = 10 * 365 * 86_400
 JSON = "application/json"
-NO_CALLBACKS = b'[[], {}, {"callbacks": null, "errbacks": null, "chain": null, "chord": null}]'
+NO_CALLBACKS = '[[], {}, {"callbacks": null, "errbacks": null, "chain": null, "chord": null}]'
 
 
 class Admission(Protocol):
@@ -51,7 +51,7 @@ class Admission(Protocol):
 class HostPool:
     """The host's own children, one run each."""
 
-    look_every = None
+    look_every: float | None = None
 
     def __init__(self, c: Any, runtime: Runtime) -> None:
         self.c, self.runtime = c, runtime
@@ -105,7 +105,7 @@ class HostPool:
 class FeedsChildren:
     """The children of the feed beside the worker. They are not asked whether they are through: the slots say it."""
 
-    look_every = 0.02
+    look_every: float | None = 0.02
 
     def __init__(self, runtime: Runtime) -> None:
         self.table = runtime.table

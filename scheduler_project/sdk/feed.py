@@ -55,14 +55,14 @@ class FedWorker:
     pool_cls: type = prefork.TaskPool
 
 
-def load_app(name: str, hostname: str, level: int) -> Celery:
+def load_app(name: str, hostname: str, level: int, logfile: str | None = None) -> Celery:
     """As `celery worker` does it: modules imported, Django set up, logging as the app has it."""
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     app = find_app(name)
     app.set_default()
     app.loader.init_worker()
-    app.log.setup(level, redirect_stdouts=False, hostname=hostname)
+    app.log.setup(level, logfile, redirect_stdouts=False, hostname=hostname)
     app.finalize()
     signals.worker_init.send(sender=FedWorker(app, hostname))
     return app
@@ -225,7 +225,11 @@ def main() -> None:
     if options.attached:
         processes.die_with_parent()
         runtime = Runtime(options.attached)
-        app = load_app(runtime.config.app, runtime.config.name, level)
+        # As the worker's own children are told it.
+        level = int(os.environ.get("CELERY_LOG_LEVEL") or level)
+        app = load_app(
+            runtime.config.app, runtime.config.name, level, os.environ.get("CELERY_LOG_FILE") or None
+        )
         Feed(app, runtime, runtime.config.name, None).run()
         return
     app = load_app(options.app, name, level)

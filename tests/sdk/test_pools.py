@@ -68,6 +68,24 @@ def test_many_permits_make_each_run_once(stage: CeleryStage) -> None:
     wait_until(lambda: stage.messages() == 0, 5, "an empty queue")
 
 
+def test_no_permit_grows_as_old_as_its_run(stage: CeleryStage) -> None:
+    """So the broker's consumer time-out has nothing to complain of, however long the runs are."""
+    worker = stage.worker(1, pool="threads")
+    stage.wait_for_event("sleeps", stage.add_permitted_run("tests.sleeps", 60))
+    for _ in range(5):
+        stage.permit()
+    wait_until(lambda: stage.messages() + stage.unacked() == 0, 15, "all permits acked")
+    assert worker.is_alive()
+
+
+def test_the_feed_logs_what_its_worker_does(stage: CeleryStage) -> None:
+    worker = stage.worker(1, "-l", "WARNING", pool="threads")
+    run = stage.add_permitted_run()
+    # Its line would have been written before.
+    stage.wait_for_end(run)
+    assert str(run) not in worker.text()
+
+
 def test_threads_of_the_hosts_own_tasks_take_slots(stage: CeleryStage) -> None:
     stage.worker(2, pool="threads")
     stage.send("tests.sleeps", 3)

@@ -40,6 +40,24 @@ def test_a_cancelled_task_that_takes_no_hint_is_killed_and_the_next_run_works(pl
     platform.run_of(platform.run_once(), "succeeded")
 
 
+def test_a_cancel_is_requested_acknowledged_and_done(platform: Platform) -> None:
+    platform.scheduler()
+    platform.worker(slots=1, BEATKEEPER_GRACE_SECONDS="6")
+    job = platform.run_once(task="tests.hangs")
+    pid = platform.wait(lambda: noted(platform, "hangs"), 30, "the body")
+    platform.cancel(job)
+    (live,) = platform.live(job)
+    assert live["cancel_requested_at"] is not None and live["cancel_acknowledged_at"] is None
+
+    def acknowledged() -> Any:
+        return [row["cancel_acknowledged_at"] for row in platform.live(job)]
+
+    platform.wait(lambda: any(acknowledged()), 5, "its worker to have heard of it")
+    assert not is_dead(pid)
+    platform.run_of(job, "cancelled")
+    assert is_dead(pid)
+
+
 def test_a_cancelled_run_is_not_tried_again_when_its_worker_dies(platform: Platform, gate: Path) -> None:
     """Failure and cancel is cancelled, whoever notices the failure."""
     platform.scheduler()
