@@ -85,21 +85,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def adopter(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The python of a virtual environment with the wheel, as a team would install it."""
     folder = tmp_path_factory.mktemp("adopter") / "venv"
-    run_to_end([sys.executable, "-m", "venv", str(folder)])
+    run_to_end([sys.executable, "-m", "venv", "--without-pip", str(folder)])
     python = folder / "bin" / "python"
-    run_to_end(
-        [
-            str(python),
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            f"{wheel}[db]",
-            "django-auditlog",
-            "Django<6",
-            "flask",
-        ]
-    )
+    # By our own pip, and without compiling what is mostly never imported: a third of the time.
+    install = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-compile"]
+    run_to_end([*install, f"{wheel}[db]", "django-auditlog", "Django<6", "flask"])
     return python
 
 
