@@ -67,6 +67,14 @@ def raises(message: str = "no luck 17") -> None:
     raise ValueError(message)
 
 
+@app.task(name="tests.works_when")
+def works_when(path: str) -> str:
+    """As something far away that is down, until it is mended."""
+    if not Path(path).exists():
+        raise ConnectionError("no answer from far away")
+    return "answered"
+
+
 @app.task(name="tests.raises_permanently")
 def raises_permanently() -> None:
     raise PermanentError("never")

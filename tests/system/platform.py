@@ -121,7 +121,14 @@ class Platform:
         self.spool = folder / "spool"
         self.pool = make_pool(
             slug=POOL,
-            exported_tasks=[WITNESS, "tests.prints", "tests.raises", "tests.hangs", "tests.crowds"],
+            exported_tasks=[
+                WITNESS,
+                "tests.works_when",
+                "tests.prints",
+                "tests.raises",
+                "tests.hangs",
+                "tests.crowds",
+            ],
         )
         self.tenant = make_tenant()
         self.own_queue = f"{os.environ['BEATKEEPER_QUEUE_PREFIX']}.own"
