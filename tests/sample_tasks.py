@@ -207,6 +207,14 @@ def retries(self: Any, countdown: float = 7) -> None:
     raise self.retry(countdown=countdown, exc=ValueError("later"))
 
 
+@app.task(name="tests.steps", bind=True, max_retries=1)
+def steps(self: Any, step: int) -> int:
+    """Goes on with other arguments, further than its own limit would let it."""
+    if step < 3:
+        raise self.retry(args=[step + 1], countdown=0)
+    return step
+
+
 @app.task(name="tests.autoretries", autoretry_for=(KeyError,), retry_backoff=3, retry_jitter=False)
 def autoretries() -> None:
     raise KeyError("gone")
