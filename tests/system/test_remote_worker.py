@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.conf import settings
 
 from jobs.models import Role
 from jobs.tenants import revoke_key
 from runs.broker_users import Rabbitmqctl, make_user
-from runs.models import WorkerNode
+from runs.brokers import CLASSIC
+from runs.models import Lane, WorkerNode
 from tests.api_client import Caller
 from tests.factories import make_key
 from tests.own_ca import OwnCA
@@ -66,9 +68,9 @@ def api(platform_with_own_broker: Platform, processes: Processes, own_ca: OwnCA)
 
 
 @pytest.fixture
-def platform(platform_with_own_broker: Platform, settings: Any) -> Platform:
-    settings.CELERY_BROKER_URL = platform_with_own_broker.broker_url
-    settings.LOG_STORE_URL = platform_with_own_broker.log_store_url
+def platform(platform_with_own_broker: Platform, monkeypatch: pytest.MonkeyPatch) -> Platform:
+    monkeypatch.setattr(settings, "CELERY_BROKER_URL", platform_with_own_broker.broker_url)
+    monkeypatch.setattr(settings, "LOG_STORE_URL", platform_with_own_broker.log_store_url)
     platform_with_own_broker.scheduler()
     return platform_with_own_broker
 
@@ -93,10 +95,7 @@ def remote(platform: Platform, api: Api, key: str, ca: OwnCA, **env: str) -> Wor
 def test_it_does_all_that_a_worker_of_ours_does(
     platform: Platform, api: Api, key: str, own_ca: OwnCA, private_rabbitmq: PrivateRabbitMQ, gate: Path
 ) -> None:
-    with our_connection():
-        user = make_user(platform.tenant, platform.pool, Rabbitmqctl([private_rabbitmq.ctl_command()]).make)
-    vhost = private_rabbitmq.vhost
-    address = f"amqp://{user.name}:{user.password}@127.0.0.1:{private_rabbitmq.port}/{vhost}"
+    address = permits_at(platform, private_rabbitmq)
     worker = remote(
         platform, api, key, own_ca, BEATKEEPER_BROKER_URL=address, BEATKEEPER_FEED_AFTER_SECONDS="30"
     )
@@ -180,6 +179,28 @@ def test_what_a_worker_runs_ends_with_its_key_and_goes_to_another(
     run = platform.run_of(job, "succeeded")
     assert platform.outcomes(run) == ["lost", "succeeded"]
     platform.assert_one_attempt_at_a_time()
+
+
+def test_permits_that_are_not_its_own_to_read_cost_it_time_and_no_run(
+    platform: Platform, api: Api, key: str, own_ca: OwnCA, private_rabbitmq: PrivateRabbitMQ
+) -> None:
+    """In a queue that small tenants share."""
+    with our_connection():
+        shared = f"{settings.QUEUE_PREFIX}.{platform.pool.slug}.class.3.{CLASSIC[0]}"
+        Lane.objects.create(pool=platform.pool, tenant=platform.tenant, queue=shared)
+    address = permits_at(platform, private_rabbitmq)
+    worker = remote(platform, api, key, own_ca, BEATKEEPER_BROKER_URL=address)
+    for _ in range(2):
+        platform.run_of(platform.run_once(), "succeeded")
+    output = worker.process.wait_for_output(f"{shared} is not ours to read")
+    assert output.count("is not ours to read") == 1
+    assert platform.queue(shared)[1] == 0
+
+
+def permits_at(platform: Platform, broker: PrivateRabbitMQ) -> str:
+    with our_connection():
+        user = make_user(platform.tenant, platform.pool, Rabbitmqctl([broker.ctl_command()]).make)
+    return f"amqp://{user.name}:{user.password}@127.0.0.1:{broker.port}/{broker.vhost}"
 
 
 def log_in_api(platform: Platform, run: Row) -> str:
