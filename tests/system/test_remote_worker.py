@@ -81,15 +81,19 @@ def key(platform: Platform) -> str:
 
 
 def remote(platform: Platform, api: Api, key: str, ca: OwnCA, **env: str) -> Worker:
-    found: dict[str, Any] = {
+    found: dict[str, Any] = {**address_of(api, key, ca), **env}
+    return platform.worker(**found)
+
+
+def address_of(api: Api, key: str, ca: OwnCA) -> dict[str, str | None]:
+    """All that such a worker is told of the platform."""
+    return {
         **dict.fromkeys(NOT_ITS_OWN),
         "BEATKEEPER_URL": api.url,
         "BEATKEEPER_API_KEY": key,
         "BEATKEEPER_CA_FILE": str(ca.ca),
         "SAMPLE_POOL": "",
-        **env,
     }
-    return platform.worker(**found)
 
 
 def test_it_does_all_that_a_worker_of_ours_does(
@@ -121,6 +125,33 @@ def test_it_does_all_that_a_worker_of_ours_does(
     assert worker.process.terminate() == 0
     with our_connection():
         platform.wait(lambda: WorkerNode.objects.filter(state="left").exists(), 10, "word that it left")
+
+
+@pytest.mark.parametrize("kind", ["threads", "feed"])
+def test_other_kinds_of_workers_take_runs_over_https_too(
+    platform: Platform, api: Api, key: str, own_ca: OwnCA, processes: Processes, tmp_path: Path, kind: str
+) -> None:
+    """One whose pool cannot stop what runs in it, and one without a broker."""
+    name = f"{kind}@{settings.TEST_ID}-{tmp_path.name}"
+    command = {
+        "threads": [
+            "celery",
+            "-A",
+            "tests.sample_tasks",
+            "worker",
+            "-P",
+            "threads",
+            "-Q",
+            platform.own_queue,
+        ],
+        "feed": ["scheduler_project.sdk.feed", "-A", "tests.sample_tasks"],
+    }[kind]
+    env = {**platform.env(), **address_of(api, key, own_ca), "BEATKEEPER_SPOOL_DIR": str(tmp_path / kind)}
+    worker = processes.python(*command, "-c", "2", "-n", name, env=env, name=kind)
+    run = platform.run_of(platform.run_once(task="tests.prints"), "succeeded", timeout=40)
+    assert "on stderr" in platform.log_of(run)
+    assert platform.outcomes(run) == ["succeeded"]
+    assert worker.terminate() == 0
 
 
 def test_what_ends_while_the_platform_is_away_is_told_when_it_is_back(
