@@ -18,6 +18,7 @@ from unfold.widgets import (
 
 from jobs.display import NOTHING, moment
 from jobs.job_form import ObjectField
+from jobs.models import Role
 from jobs.staff import (
     BUSY,
     GOOD,
@@ -34,6 +35,7 @@ from jobs.staff import (
     label,
     link,
     list_of,
+    may_act,
     own_tenants,
     page_of,
     telling,
@@ -45,16 +47,8 @@ from runs.models import DeadLetter, Decision, Redrive, RedriveState, Run
 from runs.redrives import FASTEST
 from runs.run_lists import as_uuid
 
-GROUP_COLUMNS = (
-    "shown_error",
-    "shown_count",
-    "shown_jobs",
-    "first_seen",
-    "last_seen",
-    "tenant",
-    "on_its_way",
-)
-LETTER_COLUMNS = ("shown_run", "shown_job", "died", "said", "shown_decision", "decided", "note")
+GROUP_COLUMNS = ("shown_error", "shown_count", "shown_jobs", "seen", "tenant", "what_to_do")
+LETTER_COLUMNS = ("shown_run", "shown_job", "died", "said", "shown_decision", "decided", "note", "what_to_do")
 OF_GROUPS = ("redrive_group", "dismiss_group")
 OF_LETTERS = ("redrive", "dismiss")
 COLOURS = {RedriveState.WORKING: BUSY, RedriveState.DONE: GOOD, RedriveState.STOPPED: WARNING}
@@ -134,6 +128,8 @@ class Desk(UncountedList):
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
         self.result_list: list[Any] = list(self.result_list)
+        for letter in self.result_list:
+            letter.may_decide = may_act(request, letter.tenant_id, Role.OPERATOR)
         if not is_grouped(request):
             return
         found = groups_of(request)
@@ -156,7 +152,7 @@ class DeadLetterAdmin(LookOnly):
     list_filter = (DecisionFilter, ("tenant", OwnRelated), ("job", OwnRelated))
     actions = ("redrive_chosen", "dismiss_chosen")
     actions_row = [*OF_GROUPS, *OF_LETTERS]
-    list_disable_select_all = True
+    list_before_template = "runs/dead_letter_desk.html"
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> Any:
         return Desk
@@ -168,20 +164,14 @@ class DeadLetterAdmin(LookOnly):
         return (("tenant", OwnRelated),) if is_grouped(request) else self.list_filter
 
     def get_actions_row(self, request: HttpRequest) -> list[Any]:
-        wanted: tuple[str, ...] = OF_GROUPS if is_grouped(request) else OF_LETTERS
-        if is_decided(request):
-            wanted = ()
-        found = super().get_actions_row(request)  # type: ignore[misc]
-        return [one for one in found if one.method.original_function_name in wanted]
+        """The buttons stand in the rows, and not behind three dots."""
+        return []
 
     def get_ordering(self, request: HttpRequest) -> Any:
         return ("-decided_at", "-run_id") if is_decided(request) else self.ordering
 
     def get_actions(self, request: HttpRequest) -> Any:
         return {} if is_grouped(request) else super().get_actions(request)
-
-    def has_operate_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
-        return super().has_operate_permission(request, object_id)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         letters = super().get_queryset(request).prefetch_related("job", "tenant")
@@ -190,8 +180,13 @@ class DeadLetterAdmin(LookOnly):
         return letters
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
-        title = "Dead letters by error" if is_grouped(request) else "Dead runs of one error"
-        return super().changelist_view(request, {**(extra_context or {}), "title": title})
+        grouped = is_grouped(request)
+        extra = {
+            "grouped": grouped,
+            "desk_url": list_of(DeadLetter),
+            "error": "" if grouped else error_of(request),
+        }
+        return super().changelist_view(request, {**(extra_context or {}), **extra})
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
@@ -220,20 +215,21 @@ class DeadLetterAdmin(LookOnly):
         jobs = sorted(letter.group_jobs, key=lambda job: job.name)[:4]
         return format_html_join(", ", "{}", ((link(page_of(job), job.name),) for job in jobs)) or NOTHING
 
-    @admin.display(description="first seen")
-    def first_seen(self, letter: Any) -> SafeString | str:
-        return moment(letter.group.first_at) if letter.group else NOTHING
-
-    @admin.display(description="last seen")
-    def last_seen(self, letter: Any) -> SafeString | str:
-        return moment(letter.group.last_at) if letter.group else NOTHING
-
-    @admin.display(description="on its way")
-    def on_its_way(self, letter: Any) -> SafeString | str:
-        redrive = letter.under_way
-        if redrive is None:
+    @admin.display(description="first and last seen")
+    def seen(self, letter: Any) -> SafeString | str:
+        if letter.group is None:
             return NOTHING
-        return link(list_of(Redrive), f"{redrive.made:,} made, {redrive.per_minute:,} a minute")
+        return format_html("{}<br>{}", moment(letter.group.first_at), moment(letter.group.last_at))
+
+    @admin.display(description="what to do")
+    def what_to_do(self, letter: Any) -> SafeString | str:
+        redrive = getattr(letter, "under_way", None)
+        if redrive is not None:
+            return link(page_of(redrive), f"{redrive.made:,} made, {redrive.per_minute:,} a minute")
+        if letter.decision or not letter.may_decide:
+            return NOTHING
+        again, never = OF_GROUPS if hasattr(letter, "group") else OF_LETTERS
+        return format_html("{}{}", ask(letter, again, "Redrive", "bk-first"), ask(letter, never, "Dismiss"))
 
     # A dead run.
 
@@ -438,6 +434,27 @@ class RedriveAdmin(LookOnly):
         with telling(request, "It is stopped."):
             redrives.stop(found_or_missing(self.get_object(request, object_id)), form.cleaned_data["reason"])
         return go_to(request, list_of(Redrive))
+
+
+def ask(letter: DeadLetter, button: str, title: str, more: str = "") -> SafeString:
+    """Opens the dialog of a button, as unfold's own menus do."""
+    url = f"{page_of(letter).removesuffix('change/')}{button}/"
+    return format_html(
+        '<a href="{0}" hx-get="{0}" hx-target="#modal-content" hx-select="#dialog"'
+        ' x-on:htmx:after-on-load="openModal = true" class="bk-ask {1}">{2}</a>',
+        url,
+        more,
+        title,
+    )
+
+
+def error_of(request: HttpRequest) -> str:
+    letters = DeadLetter.objects.filter(fingerprint=request.GET.get("fingerprint__exact", ""))
+    if not is_superuser(request):
+        letters = letters.filter(tenant__in=own_tenants(request))
+    tenant = request.GET.get("tenant__id__exact", "")
+    letter = letters.filter(tenant=tenant).first() if tenant.isdecimal() and len(tenant) < 10 else None
+    return f"{letter.error_type}: {letter.error_line}"[:200] if letter else ""
 
 
 def is_list(request: HttpRequest) -> bool:
