@@ -90,7 +90,8 @@ class GuardedPool(bootsteps.StartStopStep):
                 if self.shared is not None:
                     self.guarded.keep_feed()
                     self.shared.settle()
-            except OSError:
+            except Exception:
+                # The feed ends with this thread.
                 logger.exception("The guard or the feed cannot be started")
             self._left.wait(KEEP_INTERVAL)
 

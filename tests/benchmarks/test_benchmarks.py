@@ -38,7 +38,7 @@ SMALL = {
         "DOWN_SECONDS": "4",
         "AFTER_SECONDS": "4",
     },
-    "recovery": {"LEASE": "5", "TIMES": "1", "LOST_WORKERS": "1"},
+    "recovery": {"LEASE": "4", "TIMES": "1", "LOST_WORKERS": "1"},
 }
 LONGEST_SECONDS = 180
 
