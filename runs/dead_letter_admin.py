@@ -48,11 +48,17 @@ from runs.redrives import FASTEST
 from runs.run_lists import as_uuid
 
 GROUP_COLUMNS = ("shown_error", "shown_count", "shown_jobs", "seen", "tenant", "what_to_do")
-LETTER_COLUMNS = ("shown_run", "shown_job", "died", "said", "shown_decision", "decided", "note", "what_to_do")
+LETTER_COLUMNS = ("died", "shown_job", "said", "what_to_do")
+DECIDED_COLUMNS = ("died", "shown_job", "said", "shown_decision", "decided", "note")
 OF_GROUPS = ("redrive_group", "dismiss_group")
 OF_LETTERS = ("redrive", "dismiss")
 COLOURS = {RedriveState.WORKING: BUSY, RedriveState.DONE: GOOD, RedriveState.STOPPED: WARNING}
 DEFAULT_PACE = 60
+
+
+class InputField(ObjectField):
+    def prepare_value(self, value: Any) -> Any:
+        return "" if value is None else super().prepare_value(value)
 
 
 class OfLetter(ReasonDialog):
@@ -68,7 +74,7 @@ class OfLetter(ReasonDialog):
 
 
 class RedriveDialog(OfLetter):
-    input = ObjectField(
+    input = InputField(
         required=False,
         label="Another input",
         help_text='Such as {"args": [1], "kwargs": {}}. Empty: what the dead run was given.',
@@ -79,12 +85,12 @@ class RedriveDialog(OfLetter):
 
 class RedriveGroupDialog(RedriveDialog):
     per_minute = forms.IntegerField(
-        label="A minute",
+        label="Runs a minute",
         initial=DEFAULT_PACE,
         min_value=1,
         max_value=FASTEST,
         widget=UnfoldAdminIntegerFieldWidget(),
-        help_text="So many new runs a minute: what they call has just been in trouble.",
+        help_text="Slowly at first: what they call has just been in trouble.",
     )
     field_order = ("per_minute", "input", "reason")
 
@@ -158,6 +164,8 @@ class DeadLetterAdmin(LookOnly):
         return Desk
 
     def get_list_display(self, request: HttpRequest) -> Any:
+        if is_decided(request):
+            return DECIDED_COLUMNS
         return GROUP_COLUMNS if is_grouped(request) else LETTER_COLUMNS
 
     def get_list_filter(self, request: HttpRequest) -> Any:
@@ -233,17 +241,13 @@ class DeadLetterAdmin(LookOnly):
 
     # A dead run.
 
-    @admin.display(description="run")
-    def shown_run(self, letter: DeadLetter) -> SafeString:
-        return link(page_of(Run(pk=letter.run_id)), str(letter.run_id)[-12:])
-
     @admin.display(description="job")
     def shown_job(self, letter: DeadLetter) -> SafeString:
         return link(page_of(letter.job), letter.job)
 
     @admin.display(description="died")
-    def died(self, letter: DeadLetter) -> SafeString | str:
-        return moment(letter.died_at)
+    def died(self, letter: DeadLetter) -> SafeString:
+        return link(page_of(Run(pk=letter.run_id)), moment(letter.died_at))
 
     @admin.display(description="error")
     def said(self, letter: DeadLetter) -> str:
@@ -453,7 +457,7 @@ def error_of(request: HttpRequest) -> str:
     if not is_superuser(request):
         letters = letters.filter(tenant__in=own_tenants(request))
     tenant = request.GET.get("tenant__id__exact", "")
-    letter = letters.filter(tenant=tenant).first() if tenant.isdecimal() and len(tenant) < 10 else None
+    letter = letters.filter(tenant=int(tenant)).first() if tenant.isdecimal() and len(tenant) < 10 else None
     return f"{letter.error_type}: {letter.error_line}"[:200] if letter else ""
 
 

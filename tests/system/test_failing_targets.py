@@ -1,5 +1,6 @@
 """What fails again and again, with real processes: a breaker that opens and closes, and a desk worked off at a pace."""
 
+import signal
 from pathlib import Path
 
 from runs import redrives
@@ -55,7 +56,7 @@ def test_a_group_on_its_way_survives_the_scheduler_and_runs_each_once(platform: 
 
     wait_until(lambda: made() >= 2, 20, "the first of them")
     rescuer = next(one for one in schedulers if rescues(platform, one.pid))
-    send(9, rescuer.pid)
+    send(signal.SIGKILL, rescuer.pid)
     wait_until(lambda: made() == 8, 30, "the rest of them, by the other scheduler")
     with our_connection():
         wait_until(lambda: Redrive.objects.get().state == "done", 20, "the end of it")
