@@ -188,12 +188,19 @@ def export(tenant: Tenant, pool: Pool, spec: Json) -> None:
 
 def _create_or_edit(declaration: Declaration) -> None:
     data = {**declaration.spec, "name": declaration.name, "pool": declaration.pool.slug}
-    job = Job.objects.of(declaration.tenant).filter(name=declaration.name).first()
+    job = _job_of(declaration)
     if job is not None and _was_withdrawn(declaration, job):
         delete_job(job, "it is declared again")
         job = None
     job = create_job(declaration.tenant, data) if job is None else edit_job(job, data, whole=True)
     declaration.job, declaration.applied = job, _as_applied(declaration, job)
+
+
+def _job_of(declaration: Declaration) -> Job | None:
+    """The one it made, also if somebody has renamed it: a second one would run beside it."""
+    present = Job.objects.of(declaration.tenant)
+    made = present.filter(declarations=declaration).first()
+    return made or present.filter(name=declaration.name).first()
 
 
 def _was_withdrawn(declaration: Declaration, job: Job) -> bool:

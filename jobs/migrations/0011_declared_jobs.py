@@ -34,6 +34,15 @@ class Migration(migrations.Migration):
             name='applied',
             field=models.JSONField(blank=True, null=True),
         ),
+        # Of what was applied before, the job is the one of its name.
+        migrations.RunSQL(
+            """
+            UPDATE beatkeeper_declaration declaration SET job_id = job.id FROM beatkeeper_job job
+            WHERE job.tenant_id = declaration.tenant_id AND job.name = declaration.name AND job.deleted_at IS NULL
+              AND declaration.applied_at IS NOT NULL AND declaration.error = ''
+            """,
+            migrations.RunSQL.noop,
+        ),
         migrations.CreateModel(
             name='RunRequest',
             fields=[

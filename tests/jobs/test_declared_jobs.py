@@ -120,6 +120,16 @@ def test_what_a_person_has_cancelled_no_code_brings_back(tenant: Tenant, pool: P
     assert "cancelled" in Declaration.objects.get().error
 
 
+def test_a_job_that_somebody_has_renamed_is_the_same_job(tenant: Tenant, pool: Pool) -> None:
+    applied(tenant, pool, spec())
+    before = job(tenant)
+    edit_job(before, {"name": "renamed"})
+    assert [d.field for d in planned(tenant, pool, spec())[0].drift] == ["name"]
+    applied(tenant, pool, spec(), again=True)
+    assert Job.objects.of(tenant).count() == 1
+    assert job(tenant).pk == before.pk
+
+
 def test_another_code_base_of_the_pool_removes_nothing(tenant: Tenant, pool: Pool) -> None:
     applied(tenant, pool, {**spec("theirs"), "source": "other"})
     assert [c.kind for c in planned(tenant, pool, spec())] == [Kind.ADDED]

@@ -163,6 +163,44 @@ def test_no_setting_of_the_app_is_changed() -> None:
     assert dict(app.conf) == before
 
 
+@pytest.mark.parametrize("at_start", [True, False])
+def test_a_code_base_may_leave_declaring_to_its_deploys(at_start: bool) -> None:
+    app = Celery("declares", broker="memory://", set_as_current=False)
+    keeper = Beatkeeper(app, declare_at_start=at_start)
+    keeper.job("settle", every=60)(app.task(name="shop.settle", shared=False)(nothing))
+    assert len(keeper.config("w", 1, fed=True).declarations) == at_start
+
+
+def nothing() -> None: ...
+
+
+def test_bounds_of_a_schedule_and_of_a_job(keeper: Beatkeeper) -> None:
+    begin, end = datetime(2027, 1, 1, tzinfo=timezone.utc), "2027-02-01T00:00:00Z"
+    found = declared(keeper, every=60, start=begin, end=end, max_concurrency=2, description="settles")
+    assert found["schedule"] == {
+        "every": 60.0,
+        "start": "2027-01-01T00:00:00+00:00",
+        "end": "2027-02-01T00:00:00+00:00",
+    }
+    assert (found["max_concurrency"], found["description"]) == (2, "settles")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"start": "2027-01-01T00:00:00Z"}, "cron or every"),
+        ({"at": "2027-01-01T00:00:00Z", "end": "2028-01-01T00:00:00Z"}, "cron or every"),
+        ({"every": 5, "start": "2028-01-01T00:00:00Z", "end": "2027-01-01T00:00:00Z"}, "is not after start"),
+        ({"every": 5, "start": "someday"}, "start='someday' is no instant"),
+        ({"every": 5, "end": "2027-01-01T00:00:00"}, "end=2027-01-01T00:00:00 has no timezone"),
+        ({"max_concurrency": 0}, "not above zero"),
+    ],
+)
+def test_bounds_that_make_no_sense(keeper: Beatkeeper, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(DeclarationWrong, match=said):
+        keeper.job(**options)
+
+
 def test_the_permit_task_is_known_to_this_app_only() -> None:
     mine, other = Celery("mine", set_as_current=False), Celery("other", set_as_current=False)
     Beatkeeper(mine)
