@@ -13,16 +13,22 @@ MOST_IN_A_QUEUE = 20_000
 # A queue that nobody has consumed from for so long goes: of an old type, a former pool, a pool without workers. If
 # its lane comes to life again, the first permit comes back and it is declared anew.
 QUEUE_LIFE_MS = 86_400_000
+# Where the broker moves what a worker could not read and rejected; exchange and queue have one name.
+DEAD_LETTERS = f"{settings.QUEUE_PREFIX}.dead"
 BOUNDS = {
     "x-message-ttl": PERMIT_LIFE_MS,
     "x-max-length": MOST_IN_A_QUEUE,
     "x-expires": QUEUE_LIFE_MS,
+    "x-dead-letter-exchange": DEAD_LETTERS,
 }
+# Permits that grew too old or were too many come there as well: only what was rejected gets into the queue.
+REJECTED_ALONE = {"x-match": "all-with-x", "x-first-death-reason": "rejected"}
+DEAD_LETTERS_KEPT = {"x-queue-type": "classic", "x-max-length": 10_000}
 # Version and arguments by queue type. The version is part of a queue's name, so that queues of old and new
 # arguments stand side by side: change the arguments, change the version.
-CLASSIC = ("v1", {"x-queue-type": "classic", "x-max-priority": HIGHEST_PRIORITY, **BOUNDS})
+CLASSIC = ("v2", {"x-queue-type": "classic", "x-max-priority": HIGHEST_PRIORITY, **BOUNDS})
 # A quorum queue has its priorities without asking: none up to 3.13, two levels in 4.0 to 4.2, 32 from 4.3.
-QUORUM = ("q1", {"x-queue-type": "quorum", **BOUNDS})
+QUORUM = ("q2", {"x-queue-type": "quorum", **BOUNDS})
 QUEUES: dict[str, tuple[str, dict[str, Any]]] = {"classic": CLASSIC, "quorum": QUORUM}
 
 

@@ -47,6 +47,7 @@ def delete_queues(broker_url: str, prefix: str) -> None:
         channel = connection.channel()
         for name in names:
             channel.queue_delete(name)
+        channel.exchange_delete(f"{prefix}dead")
 
 
 def listed_queues() -> Iterable[str]:

@@ -13,7 +13,7 @@ from django.conf import settings
 from kombu import Connection
 
 from jobs.models import Pool
-from runs.brokers import Broker, known_brokers
+from runs.brokers import DEAD_LETTERS, Broker, known_brokers
 from runs.models import Lane, LiveRun
 from runs.states import LiveState
 from scheduler_project.doctor.database import first_line, place
@@ -109,6 +109,22 @@ def lane_queues() -> Findings:
         )
 
 
+def dead_letters() -> Findings:
+    """What workers could not read. A worker's log says of each what was wrong with it."""
+    found = False
+    for broker in filter(is_there, known_brokers().values()):
+        with connected(broker) as link:
+            waiting = messages_of(link, DEAD_LETTERS)
+        if waiting:
+            found = True
+            yield problem(
+                f"{counted(waiting, 'message')} that no worker could read wait in {DEAD_LETTERS} of {broker}",
+                "find out who sends them, then purge the queue: docs/brokers.md says how",
+            )
+    if not found:
+        yield fine("no message waits that no worker could read")
+
+
 def lanes_with_permits() -> dict[str, list[str]]:
     """Queues by broker."""
     waiting = LiveRun.objects.filter(state=LiveState.QUEUED).values_list("pool_id", "tenant_id").distinct()
@@ -121,9 +137,19 @@ def lanes_with_permits() -> dict[str, list[str]]:
 
 
 def consumers_of(link: Any, queue: str) -> int | None:
+    declared = existing(link, queue)
+    return None if declared is None else int(declared.consumer_count)
+
+
+def messages_of(link: Any, queue: str) -> int:
+    declared = existing(link, queue)
+    return 0 if declared is None else int(declared.message_count)
+
+
+def existing(link: Any, queue: str) -> Any:
     channel = link.channel()
     try:
-        return int(channel.queue_declare(queue, passive=True).consumer_count)
+        return channel.queue_declare(queue, passive=True)
     except NotFound:
         return None
     finally:

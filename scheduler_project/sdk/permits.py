@@ -27,7 +27,7 @@ from kombu import Consumer, Queue
 from .admission import Admission, FeedsChildren, HostPool
 from .own_loop import OwnLoop
 from .permit_connection import carries_permits, permit_connection
-from .permit_task import LANE_HEADER, NAME
+from .permit_form import needed, wrong_with
 from .runtime import Runtime
 
 logger = logging.getLogger(__name__)
@@ -292,11 +292,10 @@ class Intake:
     # Permits.
 
     def on_message(self, acked_early: bool, message: Any) -> None:
-        headers = message.headers or {}
-        if headers.get("task") != NAME or not headers.get("id") or LANE_HEADER not in headers:
-            logger.warning("Permits: a message that is no permit was dropped")
-            ack(message)
+        if wrong := wrong_with(message):
+            put_aside(message, wrong)
             return
+        message.headers = needed(message.headers)
         self.kept.append(Kept(message, time.monotonic(), acked_early))
         self.hub.call_soon(self.pump)
 
@@ -304,11 +303,19 @@ class Intake:
         try:
             while self.kept and self.admission.room() > 0:
                 kept = self.kept.popleft()
-                self.admission.let_in(kept.message, partial(self._over, kept.message))
-                if kept.acked_early:
+                if self._let_in(kept.message) and kept.acked_early:
                     ack(kept.message)
         except Exception as error:
             self._broken(error)
+
+    def _let_in(self, message: Any) -> bool:
+        """What Celery cannot take although it looks like a permit must not come again and again."""
+        try:
+            self.admission.let_in(message, partial(self._over, message))
+        except Exception as error:
+            put_aside(message, f"Celery does not take it ({type(error).__name__})")
+            return False
+        return True
 
     def _over(self, message: Any) -> None:
         ack(message)
@@ -333,6 +340,17 @@ class Intake:
 
 def is_quorum(queue: str) -> bool:
     return queue.rpartition(".")[2].startswith(QUORUM)
+
+
+def put_aside(message: Any, why: str) -> None:
+    """The broker moves what is rejected to the queue of dead messages, for a person to look at."""
+    queue = (message.delivery_info or {}).get("routing_key", "")
+    logger.warning("Permits: a message in %s cannot be read and is put aside: %s", queue, why)
+    try:
+        if not message.acknowledged:
+            message.reject(requeue=False)
+    except Exception:
+        logger.debug("Permits: a message could not be rejected", exc_info=True)
 
 
 def ack(message: Any) -> None:

@@ -49,7 +49,7 @@ INSERT INTO beatkeeper_job_clock (job_id, slice, next_run_at, priority)
                 ELSE now() + make_interval(secs => 60 + random() * 86400) END, priority
     FROM (SELECT id, priority, row_number() OVER () AS n FROM beatkeeper_job) numbered;
 INSERT INTO beatkeeper_lane (pool_id, tenant_id, queue, "window", day_count)
-    SELECT 1, i, 'bk.default.tenant-' || i || '.v1', 0, 0 FROM generate_series(1, %(tenants)s) i;
+    SELECT 1, i, 'bk.default.tenant-' || i || '.v2', 0, 0 FROM generate_series(1, %(tenants)s) i;
 INSERT INTO beatkeeper_worker_node
         (incarnation, name, pool_id, host, pid, slots, known_targets, state, resources, held)
     SELECT gen_random_uuid(), 'worker-' || i, 1, 'host', i, 100, '{demo.hello}', 'active', '{}', '{}'

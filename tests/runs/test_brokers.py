@@ -103,7 +103,7 @@ def test_each_broker_has_its_queues(settings: LazySettings) -> None:
     assert brokers[""].arguments == CLASSIC[1]
     assert brokers["payments"].arguments == QUORUM[1]
     assert "x-max-priority" not in QUORUM[1]
-    assert (queue_version(""), queue_version("payments"), queue_version("unheard-of")) == ("v1", "q1", "v1")
+    assert (queue_version(""), queue_version("payments"), queue_version("unheard-of")) == ("v2", "q2", "v2")
 
 
 def test_without_a_broker_of_its_own_the_platform_still_serves_the_others(settings: LazySettings) -> None:
@@ -205,13 +205,13 @@ def test_a_pool_may_move_to_another_broker_at_any_time(
     make_run(job)
     look_again(dispatching)
     before = Lane.objects.get()
-    assert before.queue.endswith(".v1")
+    assert before.queue.endswith(".v2")
 
     Pool.objects.update(broker="payments")
     make_run(job)
     look_again(dispatching)
     after = Lane.objects.get()
-    assert after.queue == before.queue.removesuffix(".v1") + ".q1"
+    assert after.queue == before.queue.removesuffix(".v2") + ".q2"
     assert publishers.declared == {"payments": {after.queue}}
     assert [permit.queue for permit in publishers.offered["payments"]] == [after.queue]
 
@@ -237,5 +237,5 @@ def test_workers_hear_of_a_renamed_lane(dispatching: Dispatching, settings: Lazy
     settings.QUEUE_TYPES = {"": "quorum"}
     look_again(dispatching)
     renamed = Lane.objects.filter(pk__gt=last.pk).order_by("pk")
-    assert [row.queue for row in renamed] == [row.queue.removesuffix("v1") + "q1" for row in (lane, last)]
+    assert [row.queue for row in renamed] == [row.queue.removesuffix("v2") + "q2" for row in (lane, last)]
     assert Lane.objects.count() == 2

@@ -74,7 +74,7 @@ def test_a_ready_run_is_marked_and_gets_a_permit_for_its_lane(session: Session, 
     assert run.queued_at is not None
     (permit,) = done.permits
     assert permit.lane == f"{pool.pk}:{run.tenant_id}"
-    assert permit.queue.endswith(".default.acme.v1")
+    assert permit.queue.endswith(".default.acme.v2")
     assert permit.queue in done.queues
 
 

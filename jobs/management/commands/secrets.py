@@ -10,7 +10,9 @@ from jobs.refusals import Refused
 
 
 class Command(BaseCommand):
-    help = "Encrypts all secrets with the first of ENCRYPTION_KEYS (`rotate`), or counts them by key (`keys`)."
+    help = (
+        "Encrypts all secrets with the first of ENCRYPTION_KEYS (`rotate`), or counts them by key (`keys`)."
+    )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("what", choices=("rotate", "keys"))
