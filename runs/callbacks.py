@@ -27,8 +27,10 @@ from runs.models import Attempt, LiveRun
 from runs.queries import Connection, rows
 from runs.states import LiveState
 from scheduler_project.sdk.callbacks import digest_of, token_of
+from scheduler_project.sdk.capture import secrets_in
 from scheduler_project.sdk.execute import MAX_RESULT
 from scheduler_project.sdk.ledger import Claim, Ended
+from scheduler_project.sdk.masking import Masker
 from scheduler_project.sdk.outcomes import (
     PERMANENT,
     SUCCEEDED,
@@ -67,6 +69,7 @@ class Content:
 
     outcome: Outcome
     digest: str
+    given: Json
 
 
 class Awaiting(NamedTuple):
@@ -82,11 +85,13 @@ def complete(run: UUID, token: str, data: object) -> Json:
     digest = digest_of(token)
     awaiting = _awaiting(run, digest)
     if awaiting is not None:
-        outcome = replace(content.outcome, callback_digest=digest, callback_content=content.digest)
+        django_connection.ensure_connection()
+        ledger = LedgerHere(django_connection.connection)
+        outcome = masked_content(content, ledger.with_secrets(awaiting.claim)).outcome
+        outcome = replace(outcome, callback_digest=digest, callback_content=content.digest)
         outcome = classified(outcome, awaiting.claim.retry)
         verdict = decide(outcome, awaiting.claim.attempt, awaiting.claim.retry, losses=awaiting.claim.losses)
-        django_connection.ensure_connection()
-        LedgerHere(django_connection.connection).report([Ended(awaiting.claim, outcome, verdict)])
+        ledger.report([Ended(awaiting.claim, outcome, verdict)])
     return _became(run, digest, content)
 
 
@@ -102,12 +107,26 @@ def read_content(data: object) -> Content:
         for name in ("error", "retry_after"):
             if given.get(name) is not None:
                 raise refused(name, f"a success has no {name}", "leave it out")
-        return Content(Outcome(SUCCEEDED, now, now, result=_read_result(given.get("result"))), digest)
+        return Content(Outcome(SUCCEEDED, now, now, result=_read_result(given.get("result"))), digest, given)
     if given.get("result") is not None:
         raise refused("result", "a failure has no result", "say what went wrong in `error`")
     error_class, error_type, line = _read_error(given.get("error"))
     delay = _read_retry_after(given.get("retry_after"))
-    return Content(stated_failure(error_class, error_type, line, now, now, retry_after=delay), digest)
+    return Content(stated_failure(error_class, error_type, line, now, now, retry_after=delay), digest, given)
+
+
+def masked_content(content: Content, claim: Claim) -> Content:
+    """The target knows the secrets it was called with, and may say them again."""
+    masked = Masker([*secrets_in(claim.target), *claim.secrets.values()])
+    if not masked:
+        return content
+    given = {**content.given, "result": masked.value(content.given.get("result"))}
+    error = content.given.get("error")
+    if isinstance(error, str):
+        given["error"] = masked(error)
+    elif isinstance(error, dict):
+        given["error"] = {name: text if name == "class" else masked(text) for name, text in error.items()}
+    return read_content(given)
 
 
 def _read_result(value: Any) -> Any:
@@ -151,7 +170,7 @@ def _awaiting(run: UUID, digest: str) -> Awaiting | None:
     live = LiveRun.objects.filter(pk=run, state__in=(LiveState.RUNNING, LiveState.WAITING_CALLBACK)).first()
     if not hmac.compare_digest(_expected(live), digest) or live is None or live.worker is None:
         return None
-    retry = JobVersion.objects.values_list("retry", flat=True).get(job=live.job_id, version=live.version)
+    spec = JobVersion.objects.get(job=live.job_id, version=live.version)
     claim = claim_for(
         run=live.run_id,
         seq=live.claim_seq,
@@ -160,9 +179,9 @@ def _awaiting(run: UUID, digest: str) -> Awaiting | None:
         losses=live.losses,
         job=live.job_id,
         gated=live.gated,
-        retry=retry,
+        retry=spec.retry,
     )
-    return Awaiting(claim, digest)
+    return Awaiting(replace(claim, tenant_id=live.tenant_id, target=spec.target, input=live.input), digest)
 
 
 def _expected(live: LiveRun | None) -> str:

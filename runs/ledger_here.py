@@ -8,6 +8,7 @@ import psycopg
 from psycopg.rows import dict_row
 from psycopg.types.json import JsonbLoader
 
+from scheduler_project.sdk.ledger import Claim
 from scheduler_project.sdk.postgres import PostgresLedger
 
 
@@ -23,6 +24,11 @@ class LedgerHere(PostgresLedger):
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         super().__init__("")
         self._given = connection
+
+    def with_secrets(self, claim: Claim) -> Claim:
+        """With what its target and input refer to."""
+        [found] = self._with_secrets([claim])
+        return found
 
     @contextmanager
     def _connected(self) -> Iterator[psycopg.Connection[dict[str, Any]]]:

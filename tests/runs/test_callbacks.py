@@ -10,6 +10,7 @@ import pytest
 from django.db import connection
 from django.test import Client
 
+from jobs import tenant_secrets
 from jobs.models import Job
 from runs import callbacks, run_logs, services
 from runs.models import Attempt, LiveRun, Run
@@ -151,6 +152,19 @@ def test_the_next_attempt_has_a_token_of_its_own_and_ends_with_its_own_log(ledge
     assert LiveRun.objects.get().state == LiveState.RUNNING
     tell(ledger, again, succeeded(), SUCCESS)
     assert Run.objects.get().log_object == ""
+
+
+def test_secrets_the_target_was_called_with_are_masked(ledger: Ledger) -> None:
+    headers = {"Authorization": "Bearer ${secret:HOOK_KEY}", "X-Api-Key": "written-here"}
+    job = make_job(spec={"target": {**TARGET, "headers": headers}, "target_key": "kind:http"})
+    tenant_secrets.create_secret(job.tenant, {"name": "HOOK_KEY", "value": "sk_live_12345"})
+    claim, token = waiting(ledger, job)
+    answer = complete(claim, token, result={"called_with": ["Bearer sk_live_12345", "written-here"]})
+    assert answer.status_code == 200
+    assert Run.objects.get().result == {"called_with": ["*** ***", "***"]}
+    claim, token = waiting(ledger, job)
+    complete(claim, token, outcome="failed", error={"message": "sk_live_12345 is wrong", "class": "user"})
+    assert Run.objects.get(state="dead").error_line == "*** is wrong"
 
 
 def test_told_again_in_the_same_words_it_is_answered_the_same(ledger: Ledger) -> None:
