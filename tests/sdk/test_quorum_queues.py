@@ -114,11 +114,12 @@ def declared(stage: CeleryStage, queue: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("queue_type", "seconds"),
+    ("queue_type", "seconds", "pool"),
     [
-        ("quorum", 4),
+        ("quorum", 4, "prefork"),
+        ("classic", 2, "threads"),
         # Longer than the minute after which the permit of a long run is acked.
-        pytest.param("classic", 70, marks=pytest.mark.chaos),
+        pytest.param("classic", 70, "prefork", marks=pytest.mark.chaos),
     ],
 )
 def test_no_permit_grows_as_old_as_the_consumer_timeout(
@@ -128,11 +129,12 @@ def test_no_permit_grows_as_old_as_the_consumer_timeout(
     impatient: Callable[[int], None],
     queue_type: str,
     seconds: int,
+    pool: str,
 ) -> None:
     """All slots are busy for three times as long, and permits keep coming: the broker has nothing to complain of."""
     impatient(seconds)
     stage = CeleryStage(processes, tmp_path, private_rabbitmq.url, queue_type)
-    worker = stage.worker(SLOTS)
+    worker = stage.worker(SLOTS, pool=pool)
     runs = [stage.add_permitted_run("tests.sleeps", 3.0 * seconds, timeout=600) for _ in range(SLOTS)]
     began_at = time.monotonic()
     for run in runs:
