@@ -114,7 +114,12 @@ def test_a_run_without_references_costs_no_statement_more(
 ) -> None:
     job = make_job()
     asked: list[str] = []
-    monkeypatch.setattr("scheduler_project.sdk.postgres._opened", lambda *_: asked.append("x") or ({}, {}))
+
+    def opened(*_: object) -> tuple[dict[str, str], dict[str, str]]:
+        asked.append("x")
+        return {}, {}
+
+    monkeypatch.setattr("scheduler_project.sdk.postgres._opened", opened)
     claimed(ledger, job)
     assert asked == []
 
@@ -147,7 +152,8 @@ def claimed_elsewhere(ledger: Ledger, job: Job) -> dict[str, str]:
         return claimed(ledger, job).secrets
 
     with elsewhere(act) as claim:
-        return claim.result(timeout=10)
+        secrets: dict[str, str] = claim.result(timeout=10)
+    return secrets
 
 
 def test_a_job_keeps_the_names_it_refers_to(job: Job) -> None:
