@@ -17,6 +17,8 @@ from runs.queries import SQL, Connection, array, change, instant, quoted, rows
 
 NAMESPACE = UUID("0e5cd6a6-6f0a-5d5a-9d0e-6b63656c6572")
 LONGEST_ERROR = 2000
+# One that takes the broker, or its scheduler, down with it each time must not keep the others from theirs.
+MOST_TRIES = 5
 MAYBE_TWICE = "sent again under the same id, it may have arrived before: "
 MAYBE_LOST = "not sent again, it may not have arrived: "
 
@@ -74,7 +76,7 @@ class Firings:
     def take_over(self, firings: Sequence[int]) -> list[int]:
         """Which of them are to be sent now."""
         note = MAYBE_TWICE if self.resend else MAYBE_LOST
-        values = self._mine(firings=list(firings), resend=self.resend, note=note)
+        values = self._mine(firings=list(firings), resend=self.resend, note=note, most_tries=MOST_TRIES)
         found = rows(self.connection, "take_over_firings", values)
         return sorted(firing for firing, state in found if state == FiringState.CLAIMED)
 

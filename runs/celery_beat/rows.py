@@ -15,6 +15,8 @@ from runs.queries import SQL, Connection, rows
 
 logger = logging.getLogger(__name__)
 
+# As the statements of sql/celery_beat.sql divide them.
+SLICES = 16
 # A session that is silent for long is ended: what takes time is done in parts.
 MOST_READ_AT_ONCE = 2000
 
@@ -54,6 +56,7 @@ class Tasks:
     def hold(self, slices: Collection[int]) -> None:
         """Tasks of other slices are somebody else's from now on."""
         self._slices = sorted(slices)
+        self.known = {task.id: task for task in self.known.values() if task.id % SLICES in slices}
 
     def glance(self) -> int:
         """How many tasks were read anew: those that anybody else has changed since the last time."""

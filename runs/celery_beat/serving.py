@@ -5,11 +5,12 @@ import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from functools import partial
+from typing import Any
 
 from runs.celery_beat.courier import Away, Courier, Undelivered, Unsendable
 from runs.celery_beat.firing_states import FiringState
-from runs.celery_beat.firings import MAYBE_LOST, MAYBE_TWICE, Firings, missing
-from runs.celery_beat.rows import Tasks
+from runs.celery_beat.firings import MAYBE_LOST, MAYBE_TWICE, MOST_TRIES, Firings, missing
+from runs.celery_beat.rows import SLICES, Tasks
 from runs.celery_beat.schedules import Disable, Fire, Task, decide
 from runs.celery_beat.source import Source, prepare
 from runs.holding import Holding
@@ -17,8 +18,6 @@ from runs.slices import CELERY, LockSession
 
 logger = logging.getLogger(__name__)
 
-# As the statements of sql/celery_beat.sql divide them.
-SLICES = 16
 GLANCE_SECONDS = 0.4
 LONGEST_PAUSE = 0.25
 OPEN_SECONDS = 1.0
@@ -64,9 +63,8 @@ class Serving(Holding):
         if not self.courier.is_ready():
             return BROKER_SECONDS
         ready = own + (self.firings.take_over(others) if others else [])
-        if ready:
-            self._send(ready)
-        elif due:
+        # What is in doubt is settled first: while the broker comes and goes, nothing piles up behind it.
+        if self._send(ready) and due:
             self._send(self._claim(self.now()))
         return self._pause(now)
 
@@ -136,12 +134,13 @@ class Serving(Holding):
         self.tasks.later(task, now, AGAIN_SECONDS)
         self._glanced_at = 0.0
 
-    def _send(self, firings: Sequence[int]) -> None:
-        """A few at a time, so that little is in doubt if this is the moment at which it is killed."""
+    def _send(self, firings: Sequence[int]) -> bool:
+        """Whether all are settled. A few at a time, so that little is in doubt if this is the moment of its end."""
         for start in range(0, len(firings), MOST_PUBLISHING):
             if not self._send_some(firings[start : start + MOST_PUBLISHING]):
                 self._opened_at = 0.0
-                return
+                return False
+        return True
 
     def _send_some(self, firings: Sequence[int]) -> bool:
         """Whether the broker had an answer to each of them."""
@@ -161,11 +160,13 @@ class Serving(Holding):
             except Away:
                 told[message.id] = FiringState.CLAIMED, ""
             except Undelivered as why:
-                told[message.id] = self._in_doubt(str(why))
+                told[message.id] = self._in_doubt(message, str(why))
         self.firings.settle(told)
         return all(state != FiringState.CLAIMED for state, _ in told.values())
 
-    def _in_doubt(self, why: str) -> tuple[FiringState, str]:
+    def _in_doubt(self, message: Any, why: str) -> tuple[FiringState, str]:
+        if message.tries + 1 >= MOST_TRIES:
+            return FiringState.REFUSED, f"given up after {MOST_TRIES} tries, it may have arrived: {why}"
         if self.source.resend:
             return FiringState.CLAIMED, f"{MAYBE_TWICE}{why}"
         return FiringState.UNKNOWN, f"{MAYBE_LOST}{why}"

@@ -27,6 +27,7 @@ class Migration(migrations.Migration):
                 ('scheduler', models.CharField(max_length=200)),
                 ('claimed_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
                 ('sent_at', models.DateTimeField(null=True)),
+                ('tries', models.PositiveSmallIntegerField(db_default=0, default=0)),
                 ('error', models.CharField(blank=True, db_default='', max_length=2000)),
             ],
             options={

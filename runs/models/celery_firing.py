@@ -31,6 +31,8 @@ class CeleryFiring(models.Model):
     scheduler = models.CharField(max_length=200)
     claimed_at = models.DateTimeField(db_default=Now())
     sent_at = models.DateTimeField(null=True)
+    # How often its message may have left, or its scheduler died over it.
+    tries = models.PositiveSmallIntegerField(default=0, db_default=0)
     error = models.CharField(max_length=2000, blank=True, db_default="")
 
     class Meta:

@@ -23,6 +23,7 @@ CREATE TABLE IF NOT EXISTS beatkeeper_celery_firing (
     scheduler varchar(200) NOT NULL,
     claimed_at timestamptz NOT NULL DEFAULT statement_timestamp(),
     sent_at timestamptz,
+    tries smallint NOT NULL DEFAULT 0,
     error varchar(2000) NOT NULL DEFAULT '',
     CONSTRAINT celery_firing_once_per_planned_time UNIQUE (task_id, planned_at)
 );
@@ -123,7 +124,9 @@ LIMIT 1000;
 WITH quick AS (SELECT set_config('synchronous_commit', 'off', true))
 UPDATE beatkeeper_celery_firing firing
 SET owner = %(owner)s, scheduler = %(scheduler)s,
-    state = CASE WHEN state = 'publishing' AND NOT %(resend)s THEN 'unknown' ELSE 'claimed' END,
+    tries = tries + (state = 'publishing')::int,
+    state = CASE WHEN state = 'publishing' AND NOT (%(resend)s AND tries + 1 < %(most_tries)s) THEN 'unknown'
+                 ELSE 'claimed' END,
     error = CASE WHEN state = 'publishing' THEN %(note)s || scheduler ELSE error END
 FROM quick
 WHERE firing.id = ANY (%(firings)s) AND firing.owner <> %(owner)s AND state IN ('claimed', 'publishing')
@@ -137,7 +140,7 @@ SET state = 'publishing'
 FROM django_celery_beat_periodictask task, quick
 WHERE firing.id = ANY (%(firings)s) AND firing.owner = %(owner)s AND firing.state = 'claimed'
   AND task.id = firing.task_id
-RETURNING firing.id, firing.message_id, task.name, task.task, task.args, task.kwargs, task.queue, task.exchange,
+RETURNING firing.id, firing.message_id, firing.tries, task.name, task.task, task.args, task.kwargs, task.queue, task.exchange,
           task.routing_key, task.priority, task.headers, task.expires, task.expire_seconds;
 
 -- name: settle_firings
@@ -149,6 +152,7 @@ told AS (
 )
 UPDATE beatkeeper_celery_firing firing
 SET state = told.state, error = coalesce(nullif(told.error, ''), firing.error),
+    tries = tries + (told.error <> '')::int,
     sent_at = CASE WHEN told.state = 'sent' THEN clock_timestamp() END
 FROM told, quick
 WHERE firing.id = told.id AND firing.owner = %(owner)s AND firing.state IN ('claimed', 'publishing');

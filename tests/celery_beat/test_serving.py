@@ -11,6 +11,7 @@ from celery import Celery
 
 from runs.celery_beat import rows as rows_module
 from runs.celery_beat.courier import Away, Undelivered, Unsendable
+from runs.celery_beat.firings import MOST_TRIES
 from runs.celery_beat.serving import Serving
 from runs.celery_beat.source import Source
 from runs.slices import LockSession
@@ -208,6 +209,40 @@ def test_a_broker_that_leaves_amid_a_message_is_told_and_goes_by_the_settings(
     assert len({message.message_id for message in notes.sent}) == 1
     (firing,) = theirs.firings()
     assert firing["state"] == ("sent" if resend else "unknown") and "the line was cut" in firing["error"]
+
+
+def test_a_message_that_takes_the_broker_down_each_time_is_given_up_and_the_others_go_on(
+    one: Scheduler, theirs: Theirs, notes: Notes
+) -> None:
+    add(theirs, "poison")
+    notes.before = Undelivered("the line was cut")
+    one.passes(MOST_TRIES)
+    (firing,) = theirs.firings()
+    assert (firing["state"], firing["tries"]) == ("refused", MOST_TRIES)
+    assert "given up after 5 tries" in firing["error"] and "the line was cut" in firing["error"]
+    notes.before = None
+    add(theirs, "settle")
+    one.passes()
+    assert notes.names == ["settle"]
+
+
+def test_a_message_that_takes_its_scheduler_down_each_time_is_given_up(theirs: Theirs, notes: Notes) -> None:
+    add(theirs, "poison")
+    notes.before = Killed()
+    for _ in range(MOST_TRIES):
+        with scheduler(theirs, notes) as killed, pytest.raises(Killed):
+            killed.passes()
+    with scheduler(theirs, notes) as another:
+        another.passes()
+    (firing,) = theirs.firings()
+    assert (firing["state"], firing["tries"]) == ("unknown", MOST_TRIES)
+
+
+def test_who_holds_no_slice_any_more_sends_nothing(one: Scheduler, theirs: Theirs, notes: Notes) -> None:
+    add(theirs, "settle", last_run_at=now(theirs) - HOUR + timedelta(seconds=1))
+    one.passes()
+    one.work.tasks.hold([])
+    assert one.work.tasks.known == {}
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
