@@ -39,6 +39,7 @@ MOST_SLOTS = 1000
 RANGES = {
     "DRAIN_SECONDS": (0.0, 3600.0),
     "FEED_AFTER_SECONDS": (0.0, 60.0),
+    "LOOK_SECONDS": (0.2, 600.0),
     "GRACE_SECONDS": (0.0, LONGEST_GRACE),
     "FENCE_MARGIN_SECONDS": (1.0, 600.0),
     "LEASE_SECONDS": (2.0, 3600.0),
@@ -284,6 +285,7 @@ class Beatkeeper:
             grace=_seconds("GRACE_SECONDS", None, 5.0),
             drain=_seconds("DRAIN_SECONDS", None, 20.0),
             feed_after=FEED_AFTER_OF_FED if fed else _seconds("FEED_AFTER_SECONDS", None, 1.0),
+            look=_seconds("LOOK_SECONDS", None, 0.8),
             fed=fed,
             app=app_path,
             keeps_feed=keeps_feed,

@@ -23,8 +23,6 @@ logger = logging.getLogger(__name__)
 
 HURRIED = 0.2
 WITH_WORK = 0.5
-# With a slot to give: a run that waits behind a busy worker, or in a lane just made, is not to wait for long.
-WITH_ROOM = 0.8
 AFTER_FAILURE = 1.0
 AFTER_REFUSAL = 10.0
 REFUSALS_AFTER = 20.0
@@ -275,4 +273,4 @@ class Heartbeat(threading.Thread):
         has_room = now.busy + now.foreign < self._runtime.table.size
         if work or (config.fed and has_room):
             return min(WITH_WORK, config.beat)
-        return min(WITH_ROOM, config.beat) if has_room else config.beat
+        return min(config.look, config.beat) if has_room else config.beat

@@ -47,6 +47,8 @@ class Config:
     grace: float = 5.0
     drain: float = 20.0
     feed_after: float = 1.0
+    # Between beats while a slot is free: they name runs that wait behind a busy worker or in a lane just made.
+    look: float = 0.8
     # Fed only: no permits come, so the guard asks for work twice a second.
     fed: bool = False
     # How `feed --attached` finds the app again; empty: it cannot.
