@@ -30,6 +30,7 @@ MOST_IN_A_PASS = 2000
 LEAST_DEPTH = 64
 MOST_DEPTH = 1024
 CLASS_QUEUES = 8
+PERMITS_PER_SLOT = 2
 # So often the places that lanes have no runs for are shared out among the others.
 MOST_ROUNDS = 4
 NO_TAGS: Mapping[str, str] = {}
@@ -143,9 +144,11 @@ class Pass:
         self.loads: dict[int, LaneLoad] = {}
         # Slots by the tenant they are for; None: for everybody.
         self.slots: Counter[int | None] = Counter()
+        # Slots of living workers, all together.
+        self.capacity = 0
 
     def run(self) -> Dispatched:
-        capacity = self._capacity()
+        capacity = self.capacity = self._capacity()
         capacity += self._find_lanes()
         self._take_back()
         handed: Counter[int] = Counter()
@@ -331,10 +334,18 @@ class Pass:
         return ""
 
     def _permits(self, going: Sequence[Candidate]) -> Iterator[Permit]:
-        """One for each run, of the aged priority; those of a lane that have the same are the same."""
+        """One for each run, of the aged priority; those of a lane that have the same are the same.
+
+        A worker that is let in goes on until the lane is empty, so of very short runs, marked far ahead, the workers
+        are not told more often than there are slots to work on them, twice over.
+        """
+        most, sent = PERMITS_PER_SLOT * self.capacity, Counter[int]()
         at, bound = milliseconds(self.now), 1000 * int(settings.STARVATION_BOUND_SECONDS)
         made: defaultdict[int, dict[int, Permit]] = defaultdict(dict)
         for run in going:
+            sent[run.tenant_id] += 1
+            if sent[run.tenant_id] > most:
+                continue
             level = max(0, min(HIGHEST_PRIORITY, (at - run.rank) * HIGHEST_PRIORITY // bound))
             permit = made[run.tenant_id].get(level)
             if permit is None:
