@@ -217,8 +217,10 @@ class Lines:
     def feed(self, data: bytes, final: bool = False) -> None:
         *lines, self._rest = (self._rest + self._decoder.decode(data, final)).split("\n")
         if self._rest and (final or len(self._rest) > CHUNK):
-            lines.append(self._rest)
-            self._rest = ""
+            # A line without an end is not cut through a secret.
+            at = len(self._rest) if final else self._attempt.log.masked.cut(self._rest)
+            lines.append(self._rest[:at])
+            self._rest = self._rest[at:]
         for line in lines:
             self._attempt.log.write(self._stream, line)
 
