@@ -90,14 +90,15 @@ SELECT known_targets FROM beatkeeper_worker_node WHERE incarnation = %(incarnati
 -- name: claim
 -- The lane's lowest-ranked queued runs of targets we know become ours, if our incarnation lives. A run that is held by
 -- a pause or a blackout, or no longer permitted in the pool, goes back to ready by the same statement. The tokens
--- follow the ranks, and a run that is held takes none. Of what is queued a slot takes its share, or others were idle.
+-- follow the ranks, and a run that is held takes none. Of what is queued a slot takes
+-- twice its share at the most, or others were idle.
 WITH node AS MATERIALIZED (
     SELECT pool_id, greatest(1, slots) AS slots FROM beatkeeper_worker_node
     WHERE incarnation = %(worker)s AND state = 'active' AND pool_id = %(pool_id)s
       AND last_beat_at > clock_timestamp() - make_interval(secs => lease_seconds)
 ), share AS MATERIALIZED (
     SELECT CASE WHEN %(most)s = 1 THEN 1 ELSE least(%(most)s, (
-        SELECT ceil(count(*) / node.slots::float8)::int
+        SELECT ceil(2 * count(*) / node.slots::float8)::int
         FROM (SELECT FROM beatkeeper_live_run live
               WHERE live.state = 'queued' AND live.pool_id = %(pool_id)s AND live.tenant_id = %(tenant_id)s
               LIMIT %(most)s * node.slots) queued)) END AS runs

@@ -45,12 +45,12 @@ def test_the_runs_of_an_ask_are_the_best_of_the_lane_and_named_in_their_order(le
     assert [claim.attempt for claim in claims] == [1, 1, 1]
 
 
-def test_a_slot_takes_its_share_of_what_is_queued(ledger: PostgresLedger) -> None:
+def test_a_slot_takes_twice_its_share_of_what_is_queued_at_most(ledger: PostgresLedger) -> None:
     """Or one child would have them all, one after the other, while its brothers are idle."""
     job = make_job()
     worker = make_worker(job.pool, slots=4)
     queued(job, 9)
-    assert len(ledger.claim(wanted(job, 32, worker))) == 3
+    assert len(ledger.claim(wanted(job, 32, worker))) == 5
     assert len(ledger.claim(wanted(job, 1, worker))) == 1
     assert len(ledger.claim(wanted(job, 32, worker))) == 2
 
