@@ -83,6 +83,7 @@ TARGET_HELP = "<br>".join(
         'One of <code>{"kind": "celery", "task": "payments.tasks.settle", "args": [], "kwargs": {}}</code>,',
         '<code>{"kind": "http", "url": "https://…", "method": "POST", "headers": {}, "body": {}}</code>,',
         '<code>{"kind": "command", "argv": ["…"], "env": {}}</code>.',
+        "More fields (signature, redirects, callback, limits …) are in docs/targets.md.",
         f"A value shown as {MASK} is kept as it is, as long as the target goes to the same place.",
     ]
 )

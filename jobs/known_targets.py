@@ -6,6 +6,7 @@ is found when the job is written down, if there is a live worker to ask; if ther
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from auditlog.context import current_actor
 from auditlog.models import ActorKind
@@ -34,7 +35,7 @@ NOBODY = KnownTargets(False, frozenset())
 
 def known_in(pool: Pool, tenant: Tenant | None = None) -> KnownTargets:
     """As far as the workers run for this tenant; without one, all of them."""
-    answers = signals.known_targets_asked.send(Pool, pool=pool, tenant=tenant)
+    answers: list[tuple[Any, Any]] = signals.known_targets_asked.send(Pool, pool=pool, tenant=tenant)
     return next((answer for _, answer in answers if isinstance(answer, KnownTargets)), NOBODY)
 
 
