@@ -43,5 +43,10 @@ def ledger() -> Iterator[PreviousLedger]:
     ledger.close()
 
 
+@pytest.fixture
+def postgres_ledger(ledger: PreviousLedger) -> PreviousLedger:
+    return ledger
+
+
 def test_nothing_is_called_new_that_is_not_there() -> None:
     assert {name for name in NEW if not hasattr(test_ledger, name)} == set()
