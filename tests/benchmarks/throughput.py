@@ -267,5 +267,5 @@ class Procrastinate(Side):
         os.environ["DATABASE_URL"] = before
         async with app.open_async():
             for begin in range(0, runs, DEFERRED_AT_ONCE):
-                jobs = [{"seconds": seconds}] * min(DEFERRED_AT_ONCE, runs - begin)
+                jobs: list[Any] = [{"seconds": seconds}] * min(DEFERRED_AT_ONCE, runs - begin)
                 await run.batch_defer_async(*jobs)
