@@ -83,7 +83,12 @@ class PostgresLedger:
             return _lanes(connection.execute(SQL["lanes"], values))
 
     def heartbeat(self, beat: Beat) -> Answer:
-        values = {**vars(beat), "held": list(beat.held), "stopping": list(beat.stopping), "of_tenant": self._of_tenant}
+        values = {
+            **vars(beat),
+            "held": list(beat.held),
+            "stopping": list(beat.stopping),
+            "of_tenant": self._of_tenant,
+        }
         if beat.stopping:
             # By itself: whoever locks runs locks them before workers.
             with self._connected() as connection:
