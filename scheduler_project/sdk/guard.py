@@ -297,6 +297,7 @@ class Guard:
         since = self.heartbeat.heard.work_since
         if self._feed is not None and self._feed.poll() is not None:
             self._feed = None
+        self.heartbeat.feeding = self._feed is not None
         if self.config.fed or self.config.keeps_feed or not self.config.app or self._feed:
             return
         if not since or self.table.draining or now - self._feed_started < FEED_RESTART:

@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 HURRIED = 0.2
 WITH_WORK = 0.5
+# Without permits the answers are all that children hear of work.
+FEEDING = 0.1
 AFTER_FAILURE = 1.0
 AFTER_REFUSAL = 10.0
 REFUSALS_AFTER = 20.0
@@ -89,6 +91,8 @@ class Heartbeat(threading.Thread):
         # Asked for by the loop, obeyed here: begin anew once nothing old is in hand.
         self.begin_anew = runtime.table.incarnation == NOBODY or runtime.table.fenced
         self.suspended = False
+        # No permits come, and a feed of the guard's serves what the answers name, as soon as it is queued.
+        self.feeding = False
         # Claims were named that must not go on.
         self.news = threading.Event()
         self._runtime, self._ledger = runtime, ledger
@@ -114,7 +118,7 @@ class Heartbeat(threading.Thread):
     def run(self) -> None:
         while not self._finished:
             began = time.monotonic()
-            pause = self._round()
+            pause = self.say()
             self._rest(began, pause)
 
     def _rest(self, began: float, pause: float) -> None:
@@ -127,7 +131,7 @@ class Heartbeat(threading.Thread):
                 self._wake.wait(wanted - since)
             self._hurry = False
 
-    def _round(self) -> float:
+    def say(self) -> float:
         """One thing to say; returns how long to be silent after it."""
         try:
             if self.suspended:
@@ -231,7 +235,7 @@ class Heartbeat(threading.Thread):
             held=sorted(now_in_hand.tokens),
             draining=table.draining,
             lanes_after=max(self.heard.lanes, default=0),
-            feed_after=config.feed_after,
+            feed_after=0.0 if self.feeding else config.feed_after,
             stopping=stopping(table),
             skew_ms=self._skew_ms,
         )
@@ -271,6 +275,8 @@ class Heartbeat(threading.Thread):
     def _interval(self, work: bool, now: InHand) -> float:
         config = self._runtime.config
         has_room = now.busy + now.foreign < self._runtime.table.size
+        if self.feeding and (work or now.busy):
+            return FEEDING
         if work or (config.fed and has_room):
             return min(WITH_WORK, config.beat)
         return min(config.look, config.beat) if has_room else config.beat
