@@ -1,3 +1,5 @@
+"""What tenants keep secret, encrypted, and which versions of jobs refer to it."""
+
 import django.contrib.postgres.fields
 import django.contrib.postgres.indexes
 import django.db.models.deletion

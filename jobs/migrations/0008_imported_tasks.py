@@ -1,3 +1,5 @@
+"""Which job a row of django-celery-beat has become."""
+
 import django.db.models.deletion
 import django.db.models.functions.datetime
 from django.db import migrations, models
@@ -6,7 +8,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('beatkeeper_jobs', '0008_retries'),
+        ('beatkeeper_jobs', '0007_retries'),
     ]
 
     operations = [

@@ -10,7 +10,7 @@ from django.db.models.functions import Now
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('beatkeeper_jobs', '0010_known_tasks'),
+        ('beatkeeper_jobs', '0008_imported_tasks'),
     ]
 
     operations = [

@@ -1,3 +1,5 @@
+"""What was sent for the rows of django-celery-beat: each planned time once."""
+
 import uuid
 
 import django.db.models.functions.datetime
@@ -7,7 +9,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('beatkeeper_runs', '0009_dead_letters'),
+        ('beatkeeper_runs', '0008_dead_letters'),
     ]
 
     # runs/sql/celery_beat.sql makes the same table in databases of others.

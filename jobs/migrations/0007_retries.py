@@ -1,10 +1,12 @@
+"""A breaker per version of a job, and a tenant's budget of retries."""
+
 from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('beatkeeper_jobs', '0007_targets'),
+        ('beatkeeper_jobs', '0006_secrets'),
     ]
 
     operations = [

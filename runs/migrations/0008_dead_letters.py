@@ -1,3 +1,5 @@
+"""The dead-letter desk: a letter for each dead run, also of those before, and groups on their way again."""
+
 import uuid
 
 import django.db.models.deletion
@@ -37,8 +39,8 @@ TRIGGERS = [('schedule', 'Schedule'), ('catch_up', 'Catch Up'), ('manual', 'Manu
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('beatkeeper_jobs', '0008_retries'),
-        ('beatkeeper_runs', '0008_breakers'),
+        ('beatkeeper_jobs', '0007_retries'),
+        ('beatkeeper_runs', '0007_breakers'),
     ]
 
     operations = [

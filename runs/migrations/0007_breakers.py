@@ -1,3 +1,5 @@
+"""Breakers of jobs, tenants' budgets of retries, and the order of the retries that wait for one."""
+
 import django.db.models.deletion
 import django.db.models.functions.datetime
 from django.db import migrations, models
@@ -15,8 +17,8 @@ CREATE OR REPLACE TRIGGER live_run_moves BEFORE UPDATE OF state ON beatkeeper_li
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('beatkeeper_jobs', '0008_retries'),
-        ('beatkeeper_runs', '0007_callbacks'),
+        ('beatkeeper_jobs', '0007_retries'),
+        ('beatkeeper_runs', '0006_callbacks'),
     ]
 
     operations = [

@@ -7,7 +7,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('beatkeeper_runs', '0010_celery_beat'),
+        ('beatkeeper_runs', '0009_celery_firings'),
     ]
 
     operations = [

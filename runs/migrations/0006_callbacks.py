@@ -1,10 +1,12 @@
+"""Runs whose outcome is told later, by a token; until then the live run keeps its log's pointer."""
+
 from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('beatkeeper_runs', '0006_claims'),
+        ('beatkeeper_runs', '0005_scheduler'),
     ]
 
     operations = [
