@@ -146,11 +146,15 @@ class LaneMemories(dict[int, LaneMemory]):
         for tenant in self.keys() - loads.keys():
             del self[tenant]
         ahead = min(LONGEST_LOOK_AHEAD_SECONDS, max(LOOK_AHEAD_SECONDS, LOOKS_AHEAD * (at - since)))
+        # Whoever waits beside others would get their slots by what is too much.
+        alone = sum(load.ready or load.queued > 0 for load in loads.values()) == 1
         for tenant, load in loads.items():
             memory = self.get(tenant)
             if memory is None:
                 memory = self[tenant] = LaneMemory(floor)
             memory.look(at, since, load)
             load.served = memory.served
-            load.turnover = max(memory.freed_per_second(at, TURNOVER_SECONDS) * ahead, memory.ran_dry)
+            load.turnover = memory.freed_per_second(at, TURNOVER_SECONDS) * ahead
+            if alone:
+                load.turnover = max(load.turnover, memory.ran_dry)
             load.quick = memory.freed_per_second(at, QUICK_SECONDS) >= QUICK_PER_SECOND
