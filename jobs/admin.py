@@ -24,6 +24,7 @@ from jobs.models import (
     Membership,
     PlannedChange,
     Pool,
+    RunRequest,
     Secret,
     Stop,
     Tenant,
@@ -116,6 +117,40 @@ class DeclarationAdmin(LookOnly):
         return moment(declaration.declared_at)
 
 
+class RunRequestAdmin(LookOnly):
+    paginator = Uncounted
+    list_display = ("key", "tenant", "pool", "job", "requested", "planned", "state", "error")
+    list_filter = (("tenant", OwnRelated), ("job", OwnRelated))
+    list_select_related = ("tenant", "pool", "job")
+    ordering = ("-requested_at",)
+    sortable_by = ()
+    fields = (
+        ("key", "tenant", "pool"),
+        ("job", "run"),
+        "shown_spec",
+        ("requested", "planned", "state"),
+        "error",
+    )
+
+    @admin.display(description="asked for")
+    def shown_spec(self, asked: RunRequest) -> SafeString | str:
+        return as_json(asked.spec)
+
+    @admin.display(description="state")
+    def state(self, asked: RunRequest) -> SafeString:
+        if asked.error:
+            return label("refused", BAD)
+        return label("made", GOOD) if asked.applied_at else label("waiting", WARNING)
+
+    @admin.display(description="requested")
+    def requested(self, asked: RunRequest) -> SafeString | str:
+        return moment(asked.requested_at)
+
+    @admin.display(description="planned")
+    def planned(self, asked: RunRequest) -> SafeString | str:
+        return moment(asked.at)
+
+
 class AuditOfTenants(LookOnly, AuditEntryAdmin):
     """The trail as members see it: entries of their tenants."""
 
@@ -147,6 +182,7 @@ for model, model_admin in (
     (ApiKey, ApiKeyAdmin),
     (Membership, MembershipAdmin),
     (Declaration, DeclarationAdmin),
+    (RunRequest, RunRequestAdmin),
     (Stop, StopAdmin),
     (PlannedChange, PlannedChangeAdmin),
     (AuditEntry, AuditOfTenants),

@@ -20,16 +20,24 @@ from jobs.models import (
     PlannedChange,
     Pool,
     Role,
+    RunRequest,
     Stop,
     Tenant,
 )
 from jobs.services import create_job
 from jobs.tenants import create_key
-from runs.models import Attempt, Lane, LiveRun, MissedSpan, Run, SchedulerNode
+from runs.models import Attempt, CeleryFiring, Lane, LiveRun, MissedSpan, Run, SchedulerNode
 from runs.services import run_now
 from tests.factories import make_lane, make_pool, make_stop, make_tenant, make_worker, now
 
 pytestmark = pytest.mark.django_db
+# What has no page of its own in the admin, and why.
+WITHOUT_PAGE = {
+    "IdempotentRequest": "what an API caller was answered is nobody else's to read",
+    "Breaker": "shown on the page of its job, with the button that closes it",
+    "RetryBudget": "a bucket's level; a run that waits for it says so",
+    "ImportedTask": "the import's own book, which its command reads out",
+}
 TARGET = {"kind": "http", "url": "https://example.com/"}
 SECRETIVE = "competitor"
 
@@ -69,6 +77,7 @@ def their_job(theirs: Tenant, pool: Pool) -> Job:
         to_at=now(),
         reason=SECRETIVE,
     )
+    RunRequest.objects.create(tenant=theirs, pool=pool, job=job, key=SECRETIVE, spec={})
     make_worker(pool, name=f"worker-of-{SECRETIVE}")
     make_stop(tenant=theirs, note=SECRETIVE)
     make_stop(pool=make_pool(shared=False, slug=f"pool-of-{SECRETIVE}"))
@@ -93,8 +102,7 @@ def button(job: Job, name: str) -> str:
 
 def test_every_model_of_ours_is_in_the_admin() -> None:
     ours = {model for model in apps.get_models() if model._meta.app_label.startswith("beatkeeper_")}
-    # What an API caller was answered is nobody else's to read.
-    assert {model.__name__ for model in ours - set(admin.site._registry)} == {"IdempotentRequest"}
+    assert {model.__name__ for model in ours - set(admin.site._registry)} == set(WITHOUT_PAGE)
 
 
 def test_no_list_names_another_tenant(client: Client, ours: Tenant, our_job: Job, their_job: Job) -> None:
@@ -104,7 +112,7 @@ def test_no_list_names_another_tenant(client: Client, ours: Tenant, our_job: Job
             continue
         answer = staff.get(page(model, "changelist"))
         # Who schedules is the platform's business alone.
-        assert answer.status_code == (403 if model is SchedulerNode else 200), model
+        assert answer.status_code == (403 if model in (SchedulerNode, CeleryFiring) else 200), model
         assert SECRETIVE not in answer.content.decode(), model
     assert SECRETIVE not in staff.get("/admin/").content.decode()
 
@@ -121,6 +129,7 @@ def test_no_page_of_another_tenant_opens(client: Client, ours: Tenant, our_job: 
         MissedSpan.objects.get(),
         *Stop.objects.all(),
         PlannedChange.objects.get(),
+        RunRequest.objects.get(),
         AuditEntry.objects.filter(tenant_id=their_job.tenant_id).first(),
     ]
     for row in rows:
