@@ -17,7 +17,7 @@ from typing import Any
 
 from celery import Celery, signals
 
-from scheduler_project.sdk import processes
+from scheduler_project.sdk import processes, work
 from scheduler_project.sdk.app import Beatkeeper
 from scheduler_project.sdk.outcomes import PermanentError
 from scheduler_project.sdk.targets import Attempt
@@ -28,6 +28,7 @@ keeper = Beatkeeper(
     app, pool=os.environ.get("SAMPLE_POOL", "default"), log_store=os.environ.get("LOG_STORE_URL")
 )
 
+work.BATCH_SECONDS = float(os.environ.get("SAMPLE_BATCH_SECONDS", work.BATCH_SECONDS))
 LONG = 60
 
 

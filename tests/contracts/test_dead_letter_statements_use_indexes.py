@@ -34,7 +34,7 @@ FROM generate_series(1, %(many)s) i, (SELECT id FROM beatkeeper_job LIMIT 1) job
 @pytest.fixture(scope="module")
 def letters(large: str) -> Iterator[str]:
     with psycopg.connect(large, autocommit=True, cursor_factory=psycopg.ClientCursor) as connection:
-        connection.execute("SET synchronous_commit = off")
+        # Committed to the disk: what is not yet there VACUUM would not mark as visible to all.
         connection.execute(LETTERS, {"tenant": TENANT, "groups": GROUPS, "many": MANY})
         connection.execute("VACUUM ANALYZE beatkeeper_dead_letter")
         yield large
@@ -98,8 +98,9 @@ def test_a_dismissal_of_a_group_costs_by_what_it_dismisses(connection: Connectio
 def test_the_next_retries_of_a_tenant_at_its_budget_are_found_by_rank(connection: Connection) -> None:
     storm = (
         "INSERT INTO beatkeeper_live_run (id, tenant_id, pool_id, job_id, version, trigger, planned_at, priority,"
-        " available_at, rank, target_key, state, reason, paced) SELECT gen_random_uuid(), 1, 1, job.id, 1, 'schedule', now(),"
-        " 500, now(), i, 'demo.hello', 'blocked', 'retry budget', 1"
+        " available_at, rank, target_key, state, reason, paced)"
+        " SELECT gen_random_uuid(), 1, 1, job.id, 1, 'schedule', now(), 500, now(), i,"
+        " 'demo.hello', 'blocked', 'retry budget', 1"
         " FROM generate_series(1, 5000) i, (SELECT id FROM beatkeeper_job LIMIT 1) job"
     )
     with connection.transaction(force_rollback=True):

@@ -67,7 +67,7 @@ class Bench:
         self.runtime.table.fence_at = processes.boottime() + 30
 
     def work(self) -> int:
-        return work_on_lane(self.bench, LANE, 1.0)
+        return work_on_lane(self.bench, LANE, 60.0)
 
 
 @pytest.fixture
