@@ -234,7 +234,8 @@ def _attempts_of(run: UUID) -> Iterator[Attempt]:
 def give_up(connection: Connection, now: datetime, most: int) -> int:
     """The attempts whose callback did not come in time end like one that ran into its time limit."""
     ended = [
-        _missed(Overdue(*row)) for row in rows(connection, "overdue_callbacks", {"now": now, "most": most})
+        _missed(Overdue(*row), now)
+        for row in rows(connection, "overdue_callbacks", {"now": now, "most": most})
     ]
     ledger, given_up = LedgerHere(connection), 0
     for one in ended:
@@ -262,8 +263,8 @@ class Overdue(NamedTuple):
     patience: str | None
 
 
-def _missed(overdue: Overdue) -> Ended:
-    retry, now = json.loads(overdue.retry), now_utc()
+def _missed(overdue: Overdue, now: datetime) -> Ended:
+    retry = json.loads(overdue.retry)
     claim = claim_for(
         run=overdue.run,
         seq=overdue.seq,

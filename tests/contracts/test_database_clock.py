@@ -19,9 +19,12 @@ CLOCKS = {
 ALLOWED = {
     "jobs/display.py": "how long ago, in words, for a reader",
     "jobs/access_admin.py": "a label on a key; whether a key is valid is asked elsewhere",
+    "jobs/tenants.py": "whether to ask the database to note the use of a key; the database says whether it is time",
     "runs/run_lists.py": "which days a list of the admin shows",
     "runs/run_page.py": "how long a run has taken so far, for a reader",
     "runs/demo_tasks.py": "what a demo prints",
+    "runs/callbacks.py": "the times of an Outcome, which the ledger replaces by its own",
+    "runs/api/worker_views.py": "this host's clock, corrected by how far the database's is from it",
     "runs/targets/http.py": "an HTTP date of another machine is compared with ours",
     "scheduler_project/dashboard.py": "how long ago, in words, for a reader",
 }

@@ -168,10 +168,10 @@ def test_an_operator_of_a_tenant_stops_its_own_jobs(client: Client, tenant: Tena
 
 
 def test_a_pool_of_others_is_found_by_no_number(client: Client, tenant: Tenant) -> None:
-    secret = make_pool(slug="secret", shared=False)
+    hidden = make_pool(slug="competitor", shared=False)
     theirs = member(client, tenant, Role.OPERATOR)
-    answer = theirs.post(page("stop_add"), filled(tenant=str(tenant.pk), pool=str(secret.pk)))
-    assert "pool" in errors(answer) and b"secret" not in answer.content
+    answer = theirs.post(page("stop_add"), filled(tenant=str(tenant.pk), pool=str(hidden.pk)))
+    assert "pool" in errors(answer) and b"competitor" not in answer.content
 
 
 def test_a_viewer_makes_and_lifts_nothing(client: Client, tenant: Tenant) -> None:
