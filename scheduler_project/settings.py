@@ -51,7 +51,10 @@ if CELERY_BEAT_URL and not CELERY_BEAT_BROKER_URL:
         "of those periodic tasks listen"
     )
 if CELERY_BEAT_URL and CELERY_BEAT_URL != DATABASE_URL:
-    DATABASES["celery_beat"] = {**(env.database("BEATKEEPER_CELERY_BEAT_URL") or {}), "CONN_HEALTH_CHECKS": True}
+    DATABASES["celery_beat"] = {
+        **(env.database("BEATKEEPER_CELERY_BEAT_URL") or {}),
+        "CONN_HEALTH_CHECKS": True,
+    }
 LOG_STORE_URL = env.url("LOG_STORE_URL", f"file://{BASE_DIR}/var/logs", ("file",))
 
 INSTALLED_APPS = [

@@ -268,7 +268,9 @@ def assert_the_search_finds_what_is_there(scene: Scene, processes: Processes) ->
         queue = Lane.objects.exclude(queue="").values_list("queue", flat=True)[0]
         with kombu.Connection(platform.broker_url) as broker:
             channel: Any = broker.default_channel
-            channel.basic_publish(channel.prepare_message("{}", 0, "application/json", "utf-8", {"planted": coded}), "", queue)
+            channel.basic_publish(
+                channel.prepare_message("{}", 0, "application/json", "utf-8", {"planted": coded}), "", queue
+            )
         platform.wait(lambda: scene.traces.drain_queues() > drained, 10, "the message left by hand")
     found = scene.traces.found([planted])
     kinds = {kind for kind, _ in found}
