@@ -12,9 +12,10 @@ from django.db.models import Q
 
 from auditlog.context import acting_as, current_actor
 from auditlog.models import ActorKind
-from jobs import platform
+from jobs import platform, worker_reach
 from jobs.database_clock import database_now
 from jobs.input_checks import Json
+from jobs.locked_job import lock
 from jobs.models import Declaration, Job, JobStatus, Pool, Tenant
 from jobs.refusals import Conflict, Refused
 from jobs.services import cancel_job, create_job, delete_job, edit_job
@@ -100,30 +101,38 @@ def drift_of_job(job: Job) -> tuple[Declaration, list[Difference]] | None:
 
 
 @transaction.atomic
-def declare(tenant: Tenant, pool: Pool, specs: Sequence[Json], *, again: bool = False) -> None:
-    """Waits to be applied when it says something new, was refused, or shall be put back as it was declared."""
+def declare(
+    tenant: Tenant, pool: Pool, specs: Sequence[Json], *, again: bool = False, of_key: bool = False
+) -> None:
+    """Waits to be applied when it says something new, was refused, or shall be put back as it was declared.
+
+    `of_key`: a worker's key says so, which may not take what another pool declares.
+    """
     # In one order, so that two code bases that start at once do not wait for each other.
     for spec in sorted(specs, key=lambda one: str(one["name"])):
         said = {key: value for key, value in spec.items() if key not in ("name", "source")}
         fields = {"pool": pool, "source": str(spec.get("source") or "")[:200], "spec": said}
         declaration, new = Declaration.objects.select_for_update().get_or_create(
-            tenant=tenant, name=spec["name"], defaults=fields
+            tenant=tenant, name=spec["name"], defaults={**fields, "of_key": of_key}
         )
+        if of_key and declaration.pool_id != pool.pk:
+            raise worker_reach.of_another_pool(declaration.name)
         present = {"pool": declaration.pool, "source": declaration.source, "spec": declaration.spec}
         if new or (
             present == fields and not declaration.error and not declaration.withdrawn_at and not again
         ):
             continue
-        for name, value in {**fields, "withdrawn_at": None, "applied_at": None, "error": ""}.items():
+        fresh = {"withdrawn_at": None, "applied_at": None, "error": "", "of_key": of_key}
+        for name, value in {**fields, **fresh}.items():
             setattr(declaration, name, value)
         declaration.declared_at = database_now()
         declaration.save()
 
 
-def withdraw(tenant: Tenant, pool: Pool, names: Sequence[str]) -> None:
+def withdraw(tenant: Tenant, pool: Pool, names: Sequence[str], *, of_key: bool = False) -> None:
     now = database_now()
     present = Declaration.objects.filter(tenant=tenant, pool=pool, name__in=names, withdrawn_at=None)
-    present.update(withdrawn_at=now, declared_at=now, applied_at=None, error="")
+    present.update(withdrawn_at=now, declared_at=now, applied_at=None, error="", of_key=of_key)
 
 
 def apply_now(tenant: Tenant, names: Sequence[str]) -> None:
@@ -189,6 +198,8 @@ def export(tenant: Tenant, pool: Pool, spec: Json) -> None:
 def _create_or_edit(declaration: Declaration) -> None:
     data = {**declaration.spec, "name": declaration.name, "pool": declaration.pool.slug}
     job = _job_of(declaration)
+    if declaration.of_key:
+        worker_reach.check(declaration.pool, data, lock(job) if job else None)
     if job is not None and _was_withdrawn(declaration, job):
         delete_job(job, "it is declared again")
         job = None
@@ -211,6 +222,8 @@ def _was_withdrawn(declaration: Declaration, job: Job) -> bool:
 def _cancel(declaration: Declaration) -> None:
     job = Job.objects.of(declaration.tenant).filter(declarations=declaration).first()
     if job is not None:
+        if declaration.of_key and lock(job).job.pool_id != declaration.pool_id:
+            raise worker_reach.of_another_pool(job.name)
         # Of one that a person has cancelled already nothing changes, and it stays that person's.
         if job.status != JobStatus.CANCELLED:
             declaration.applied = None

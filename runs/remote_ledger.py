@@ -21,7 +21,7 @@ from psycopg.rows import dict_row
 from psycopg.types.json import JsonbLoader
 
 from jobs.input_checks import refuse_large, refused
-from jobs.models import ApiKey, Pool
+from jobs.models import ApiKey, Declaration, JobVersion, Pool
 from jobs.refusals import Conflict
 from runs.models import ErrorClass, LiveRun, WorkerNode
 from runs.states import FinalState, LiveState
@@ -44,6 +44,7 @@ from scheduler_project.sdk.ledger import (
 from scheduler_project.sdk.log_store import PlatformLogStore
 from scheduler_project.sdk.outcomes import FAILED, SUCCEEDED, LogPointer
 from scheduler_project.sdk.postgres import AWAY, Connection, PostgresLedger
+from scheduler_project.sdk.references import defused, names_in
 from scheduler_project.sdk.spool import claim_of
 from scheduler_project.sdk.wire import End
 
@@ -126,6 +127,7 @@ class RemoteLedger(PostgresLedger):
                 member = read_member(end.log, f"ended[{number}].log")
                 with _at_the_cost_of_the_log():
                     self.logs.keep(end.run_id, end.claim_seq, self.tenant.slug, end.incarnation, member)
+        ends = [self._with_own_references(end, owned) for end in ends]
         ours = [self._ended(end, facts) for end in ends if end.incarnation in owned]
         told = self.report(ours, wanted)
         states = iter(told.states)
@@ -138,7 +140,16 @@ class RemoteLedger(PostgresLedger):
     def declare(self, pool: str, tenant: str, declarations: Sequence[dict[str, Any]], *more: Any) -> None:
         self._own_names(pool, tenant)
         _refuse_many("declarations", declarations, MOST_DECLARATIONS)
-        super().declare(self.pool.slug, self.tenant.slug, declarations, *more)
+        for number, one in enumerate(declarations):
+            if not isinstance(one.get("name"), str):
+                raise refused(f"declarations[{number}].name", "is not a text")
+        names = [one["name"] for one in declarations]
+        others = Declaration.objects.filter(tenant=self.tenant, name__in=names).exclude(pool=self.pool)
+        taken = sorted(others.values_list("name", flat=True))
+        ours = [one for one in declarations if one["name"] not in taken]
+        super().declare(self.pool.slug, self.tenant.slug, ours, *more)
+        if taken:
+            raise LedgerRefused(f"Another pool declares {', '.join(taken[:5])}; an administrator moves them.")
 
     def declaration_errors(self, tenant: str, names: Sequence[str]) -> dict[str, str]:
         self._own_names("", tenant)
@@ -202,6 +213,17 @@ class RemoteLedger(PostgresLedger):
             )
             if worker is not None
         }
+
+    def _with_own_references(self, end: End, owned: set[UUID]) -> End:
+        """What the next attempt is given comes from a body: it may refer to what this one was given, and to nothing
+        else of its tenant."""
+        given = end.outcome.next_input
+        if not given or not names_in(given) or end.incarnation not in owned:
+            return end
+        live = LiveRun.objects.filter(pk=end.run_id, tenant=self.tenant).first()
+        spec = JobVersion.objects.filter(job=live.job_id, version=live.version).first() if live else None
+        names = names_in(live.input, spec.target) if live and spec else []
+        return replace(end, outcome=replace(end.outcome, next_input=defused(given, names)))
 
     def _ended(self, end: End, facts: dict[tuple[UUID, int, UUID], tuple[UUID, bool]]) -> Ended:
         job, gated = facts.get((end.run_id, end.claim_seq, end.incarnation), (NO_JOB, False))

@@ -13,7 +13,7 @@ from uuid import UUID
 import psycopg
 from django.db import OperationalError, connection, transaction
 
-from jobs import instants
+from jobs import instants, worker_reach
 from jobs.database_clock import database_now
 from jobs.declarations import TROUBLES, acting_for, export, limit_waiting
 from jobs.input_checks import Json, expect_object, refuse_unknown, refused, shown
@@ -24,6 +24,7 @@ from runs import services
 from runs.models import Run
 from scheduler_project.sdk import plan
 from scheduler_project.sdk.ids import run_id, whole_milliseconds
+from scheduler_project.sdk.references import names_in
 from scheduler_project.sdk.sql import statements
 
 logger = logging.getLogger(__name__)
@@ -39,8 +40,11 @@ class PutOff(Exception):
     """The request could not be carried out in time: somebody holds what it needs."""
 
 
-def ask(tenant: Tenant, pool: Pool, data: object) -> tuple[Json, bool]:
-    """The request and whether it is new. The same key again with the same words is the same request."""
+def ask(tenant: Tenant, pool: Pool, data: object, *, of_key: bool = False) -> tuple[Json, bool]:
+    """The request and whether it is new. The same key again with the same words is the same request.
+
+    `of_key`: a worker's key asks.
+    """
     given = expect_object(data, "")
     refuse_unknown(given, FIELDS, "")
     spec, key, at = (
@@ -59,6 +63,8 @@ def ask(tenant: Tenant, pool: Pool, data: object) -> tuple[Json, bool]:
                 hint="a new key for every request",
             )
         if new:
+            if of_key:
+                _check_reach(request)
             carry_out(request)
             request.applied_at = database_now()
             request.save()
@@ -186,6 +192,14 @@ def _declared_job(request: RunRequest) -> Job:
             hint="declare it first: start a worker, or run `beatkeeper apply`",
         )
     return job
+
+
+def _check_reach(request: RunRequest) -> None:
+    given = request.spec.get("input")
+    if "input" not in request.spec:
+        worker_reach.check(request.pool, request.spec, None)
+    elif names_in(given):
+        worker_reach.check_secrets(given, "spec.input", _declared_job(request).spec.secret_names)
 
 
 def _one_time_job(request: RunRequest, now: datetime) -> Job:

@@ -39,9 +39,12 @@ class Declarations(APIView):
         tenant, pool = tenant_of(request), pool_of(request, given.get("pool"))
         specs = _read_specs(given.get("declarations", []))
         again, withdrawn = _read_names(given, "again"), _read_names(given, "withdraw")
-        declarations.declare(tenant, pool, [spec for spec in specs if spec["name"] not in again])
-        declarations.declare(tenant, pool, [spec for spec in specs if spec["name"] in again], again=True)
-        declarations.withdraw(tenant, pool, withdrawn)
+        of_key = key_of(request).pool is not None
+        anew = [spec for spec in specs if spec["name"] in again]
+        others = [spec for spec in specs if spec["name"] not in again]
+        declarations.declare(tenant, pool, others, of_key=of_key)
+        declarations.declare(tenant, pool, anew, again=True, of_key=of_key)
+        declarations.withdraw(tenant, pool, withdrawn, of_key=of_key)
         declarations.apply_now(tenant, [*(spec["name"] for spec in specs), *withdrawn])
         return Response(_shown(request, pool))
 

@@ -26,6 +26,11 @@ class Migration(migrations.Migration):
         ),
         migrations.AddField(
             model_name='declaration',
+            name='of_key',
+            field=models.BooleanField(db_default=False),
+        ),
+        migrations.AddField(
+            model_name='declaration',
             name='job',
             field=models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='declarations', to='beatkeeper_jobs.job'),
         ),

@@ -3,6 +3,7 @@
 from typing import Any
 from uuid import UUID
 
+from rest_framework.exceptions import PermissionDenied
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -13,6 +14,7 @@ from jobs.api.representation import BASE, instant
 from jobs.api.views import read_id
 from jobs.input_checks import Json, expect_object
 from jobs.models import Role
+from jobs.tenants import may
 from runs import run_requests
 from runs.api import request_schema as schema
 
@@ -26,8 +28,12 @@ class RunRequests(APIView):
         return self.asked(request)
 
     def asked(self, request: Request) -> Response:
-        pool = pool_of(request, expect_object(request.data, "").get("pool"))
-        found, new = run_requests.ask(tenant_of(request), pool, request.data)
+        given, key = expect_object(request.data, ""), key_of(request)
+        pool, spec = pool_of(request, given.get("pool")), given.get("spec")
+        of_declared_job = isinstance(spec, dict) and "input" in spec
+        if key.pool is None and not of_declared_job and not may(key.role, Role.ADMIN):
+            raise PermissionDenied(f"a job that is not declared needs the role admin; the key has {key.role}")
+        found, new = run_requests.ask(tenant_of(request), pool, given, of_key=key.pool is not None)
         body = request_json(found, self.address)
         return Response(body, status=201 if new else 200, headers={"Location": body["links"]["self"]})
 

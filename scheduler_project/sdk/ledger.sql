@@ -290,12 +290,16 @@ WITH told AS MATERIALIZED (
                       WHEN mine.error_class = 'worker_lost' THEN 'worker lost' ELSE 'retry' END,
         losses = live.losses + CASE WHEN mine.error_class = 'worker_lost' THEN 1 ELSE 0 END,
         input = coalesce(mine.next_input, live.input),
-        available_at = clock_timestamp() + make_interval(secs => mine.delay),
-        rank = live.rank + (1000 * extract(epoch FROM
-            clock_timestamp() + make_interval(secs => mine.delay) - live.available_at))::bigint,
+        -- What is given back keeps its place in the lane, and that its handing over was counted.
+        available_at = CASE WHEN mine.next_state = 'ready' THEN live.available_at
+                            ELSE clock_timestamp() + make_interval(secs => mine.delay) END,
+        rank = CASE WHEN mine.next_state = 'ready' THEN live.rank
+                    ELSE live.rank + (1000 * extract(epoch FROM
+                        clock_timestamp() + make_interval(secs => mine.delay) - live.available_at))::bigint END,
         wake_at = CASE WHEN mine.next_state = 'ready' THEN NULL
                        ELSE clock_timestamp() + make_interval(secs => mine.delay) END,
-        worker = NULL, claim_token = NULL, claimed_at = NULL, queued_at = NULL, callback_digest = NULL
+        queued_at = CASE WHEN mine.next_state = 'ready' THEN live.queued_at END,
+        worker = NULL, claim_token = NULL, claimed_at = NULL, callback_digest = NULL
     FROM mine
     WHERE live.id = mine.id AND mine.next_state IN ('delayed', 'ready')
 ), noted AS (
@@ -431,16 +435,18 @@ WHERE incarnation = %(incarnation)s AND state IN ('active', 'draining');
 
 -- name: declare
 -- Jobs that decorators ask for; the platform applies them through its own services.
-INSERT INTO beatkeeper_declaration (tenant_id, pool_id, name, source, spec, error)
-SELECT tenant.id, pool.id, %(name)s, %(source)s, %(spec)s, ''
+INSERT INTO beatkeeper_declaration (tenant_id, pool_id, name, source, spec, error, of_key)
+SELECT tenant.id, pool.id, %(name)s, %(source)s, %(spec)s, '', %(of_key)s
 FROM beatkeeper_tenant tenant, beatkeeper_pool pool
 WHERE tenant.slug = %(tenant)s AND pool.slug = %(pool)s
 ON CONFLICT (tenant_id, name) DO UPDATE
     SET spec = excluded.spec, pool_id = excluded.pool_id, source = excluded.source, withdrawn_at = NULL,
-        declared_at = now(), applied_at = NULL, error = ''
-    WHERE beatkeeper_declaration.spec IS DISTINCT FROM excluded.spec
-       OR beatkeeper_declaration.pool_id <> excluded.pool_id OR beatkeeper_declaration.error <> ''
-       OR beatkeeper_declaration.source <> excluded.source OR beatkeeper_declaration.withdrawn_at IS NOT NULL
+        declared_at = now(), applied_at = NULL, error = '', of_key = excluded.of_key
+    WHERE (beatkeeper_declaration.spec IS DISTINCT FROM excluded.spec
+        OR beatkeeper_declaration.pool_id <> excluded.pool_id OR beatkeeper_declaration.error <> ''
+        OR beatkeeper_declaration.source <> excluded.source OR beatkeeper_declaration.withdrawn_at IS NOT NULL)
+      -- What another pool declares is not a key's to take.
+      AND (NOT excluded.of_key OR beatkeeper_declaration.pool_id = excluded.pool_id)
 RETURNING id;
 
 -- name: declaration_errors

@@ -234,7 +234,7 @@ class PostgresLedger:
             )
         with _refusing("the job", name), connection.transaction():
             values = {**names, "name": name, "source": source, "spec": Jsonb(said(declaration))}
-            connection.execute(SQL["declare"], values)
+            connection.execute(SQL["declare"], {**values, "of_key": self._of_tenant is not None})
 
     def declaration_errors(self, tenant: str, names: Sequence[str]) -> dict[str, str]:
         with self._connected() as connection:

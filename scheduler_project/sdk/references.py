@@ -7,7 +7,7 @@ a reference is not read again: a secret that looks like a reference is no refere
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -76,6 +76,21 @@ def _resolved_text(text: str, secrets: Mapping[str, str], written: Callable[[str
         return written(secrets[found["name"]])
 
     return FOUND.sub(put, text)
+
+
+def defused(value: Any, names: Collection[str]) -> Any:
+    """A copy in which what refers to any other secret is no reference, but that text itself."""
+    if isinstance(value, str):
+        return FOUND.sub(lambda found: _only_of(found, names), value) if LEAD in value else value
+    if isinstance(value, dict):
+        return {name: defused(item, names) for name, item in value.items()}
+    if isinstance(value, list):
+        return [defused(item, names) for item in value]
+    return value
+
+
+def _only_of(found: re.Match[str], names: Collection[str]) -> str:
+    return found[0] if found["escape"] or (found["end"] and found["name"] in names) else f"${found[0]}"
 
 
 def restored(value: Any, secrets: Mapping[str, str]) -> Any:
