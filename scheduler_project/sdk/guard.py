@@ -171,7 +171,10 @@ class Guard:
                 self.take_out(current, places)
 
     def take_out(self, slot: Slot, places: Sequence[int]) -> None:
-        """Told from here; in the spool first, so that a heartbeat between the two lists them still."""
+        """Told from here; in the spool first, so that a heartbeat between the two lists them still.
+
+        One that is over without an end beside it had no room for it: its owner has spooled it.
+        """
         batch, ends = self.table.batch(slot.index), self.table.ends(slot.index)
         self.runtime.spool.put(
             *(
@@ -179,7 +182,7 @@ class Guard:
                 if place in ends
                 else Letter(claim_of(batch[place]))
                 for place in places
-                if place in batch
+                if place in batch and (place in ends or place > slot.place)
             )
         )
         self.table.take(slot.index, sum(1 << place for place in places))

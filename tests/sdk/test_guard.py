@@ -11,10 +11,12 @@ import pytest
 from scheduler_project.sdk import processes
 from scheduler_project.sdk.guard import Guard, settle_orphan, settle_orphans
 from scheduler_project.sdk.hand import Hand
-from scheduler_project.sdk.ledger import WorkerInfo
+from scheduler_project.sdk.ledger import WorkerInfo, base_token, token_at
+from scheduler_project.sdk.outcomes import Outcome, now_utc
+from scheduler_project.sdk.retries import Verdict
 from scheduler_project.sdk.runtime import Config, Runtime
-from scheduler_project.sdk.slots import FREE, HARD, HELD, NOT_KILLED, Slot
-from scheduler_project.sdk.spool import details_of
+from scheduler_project.sdk.slots import ENDS_SIZE, FREE, HARD, HELD, NOT_KILLED, Slot
+from scheduler_project.sdk.spool import Letter, details_of
 from tests.processes import Processes
 from tests.sdk.fake_ledger import FakeLedger
 from tests.sdk.stage import Stage, gone, kill, stop
@@ -186,3 +188,29 @@ def test_a_folder_that_is_only_being_made_is_no_orphan(tmp_path: Path) -> None:
     newborn.mkdir(parents=True)
     settle_orphans(tmp_path / "spool" / "worker-2-y")
     assert newborn.exists()
+
+
+def test_a_result_of_a_batch_that_found_no_room_is_not_given_back(tmp_path: Path) -> None:
+    """It lies in the spool already, and a run that goes back after its success would run twice."""
+    ledger = FakeLedger(str(tmp_path / "ledger"))
+    config = Config("w", "host", "default", "", 1, ledger.url, f"file://{tmp_path}/logs", [])
+    runtime = Runtime.create(tmp_path / "spool", config)
+    runtime.table.fence_at = processes.boottime() + 60
+    hand, base = Hand.take(runtime.table), base_token()
+    assert hand is not None
+    over, at_work, waiting = (make_claim({}, token=token_at(base, place)) for place in range(3))
+    hand.ask(base, 3)
+    hand.receive(base, [details_of(claim) for claim in (over, at_work, waiting)])
+    hand.begin(0, 1, processes.boottime() + 60)
+    assert not hand.ended(0, {"outcome": "x" * ENDS_SIZE})
+    now = now_utc()
+    runtime.spool.put(Letter(over, Outcome("succeeded", now, now, result=7), Verdict("succeeded")))
+    hand.begin(1, 1, processes.boottime() + 60)
+    slot = runtime.table.read(0)
+    assert slot is not None
+    Guard(runtime).relieve(slot, slot.since + 1)
+    letters = {token: runtime.spool.get(token) for token in runtime.spool.tokens()}
+    assert letters.keys() == {over.token, waiting.token}
+    assert (told := letters[over.token]) is not None
+    assert told.outcome is not None and told.outcome.result == 7
+    assert runtime.table.taken(0) == 0b101
