@@ -1,18 +1,22 @@
 """Several runs by one ask, several ends by one report: what the tables hold, and what is said about each."""
 
+from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 import psycopg
 import pytest
 
 from jobs.models import Job, JobStatus
+from runs.dispatch import dispatch_pool
 from runs.models import Attempt, LiveRun, Run, WorkerNode
+from runs.models import Lane as LaneRow
 from runs.states import FinalState, LiveState, Trigger
 from scheduler_project.sdk.ledger import Claim, Ended, Lane, Wanted, base_token, given_back, token_at
 from scheduler_project.sdk.outcomes import TRANSIENT, stated_failure
 from scheduler_project.sdk.postgres import PostgresLedger
 from scheduler_project.sdk.retries import Verdict
-from tests.factories import TASK, make_job, make_run, make_worker, now
+from tests.factories import TASK, make_job, make_run, make_tenant, make_worker, now
 from tests.runs.claims import SUCCESS, failed, ledger, succeeded
 
 __all__ = ["ledger"]
@@ -91,6 +95,31 @@ def test_each_of_several_ends_as_it_would_alone(ledger: PostgresLedger) -> None:
     assert Run.objects.get(id=claims[3].run_id).exit_code == 3
     assert ledger.report(list(reversed(ended))).states == ["dead", "ready", "delayed", "succeeded"]
     assert Attempt.objects.count() == 4
+
+
+def test_what_is_given_back_keeps_its_place_in_the_lane(ledger: PostgresLedger) -> None:
+    """Or what waits behind long runs would lose its turn each time it is given back, for as long as others come."""
+    [claim] = claimed(ledger, make_job(), 1)
+    early = now() - timedelta(minutes=5)
+    LiveRun.objects.update(available_at=early, rank=7, queued_at=early)
+    assert ledger.report([given_back(claim)]).states == ["ready"]
+    live = LiveRun.objects.get()
+    assert (live.rank, live.available_at) == (7, early)
+    # By this dispatch sees that its handing over has been counted.
+    assert live.queued_at == early
+
+
+def test_what_is_given_back_counts_once_for_the_day(
+    ledger: PostgresLedger, session: psycopg.Connection[Any]
+) -> None:
+    job = make_job(make_tenant(daily_quota=1))
+    worker = make_worker(job.pool, slots=1)
+    make_run(job)
+    for _ in range(3):
+        assert dispatch_pool(session, job.pool_id, now()).queued == 1
+        [claim] = ledger.claim(wanted(job, 1, worker))
+        ledger.give_back(claim)
+    assert LaneRow.objects.get(tenant=job.tenant).day_count == 1
 
 
 def test_one_that_is_no_longer_ours_costs_the_others_nothing(ledger: PostgresLedger) -> None:
