@@ -56,7 +56,7 @@ class ApiClient:
         if status in AWAY:
             raise PlatformAway(f"{self.url} is not at work: it answered {status}")
         if not 200 <= status < 300:
-            raise refusal(status, _problem(kind, answer))
+            raise refusal(status, problem_of(kind, answer))
         return self._read(answer)
 
     def close(self) -> None:
@@ -158,7 +158,8 @@ def in_words(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def _problem(kind: str, answer: bytes) -> Mapping[str, Any]:
+def problem_of(kind: str, answer: bytes) -> Mapping[str, Any]:
+    """Of an answer that is none in problem+json, but of something before the platform: nothing is known."""
     try:
         problem = json.loads(answer) if kind.endswith("json") else None
     except ValueError:

@@ -8,7 +8,8 @@ from collections import Counter
 from dataclasses import replace
 from uuid import UUID
 
-from .ledger import Ended, KeyRefused, Ledger, LedgerUnavailable, given_back
+from .errors import KeyRefused
+from .ledger import Ended, Ledger, LedgerUnavailable, given_back
 from .outcomes import Outcome
 from .runtime import Runtime
 from .spool import Letter

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .ledger import LedgerRefused
+
 
 class BeatkeeperError(Exception):
     """The platform did not do what it was asked."""
@@ -39,8 +41,8 @@ class PlatformRefused(BeatkeeperError):
         return "; ".join(_in_words(error) for error in named)
 
 
-class KeyRefused(PlatformRefused):
-    """The key is wrong, expired, revoked, or of another role."""
+class KeyRefused(PlatformRefused, LedgerRefused):
+    """The key is wrong, expired, revoked, or of another role; what was asked with it may be good."""
 
 
 class UnknownToPlatform(PlatformRefused):

@@ -22,14 +22,14 @@ from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit, urlunspl
 from uuid import UUID
 
 from . import wire
-from .client import BASE, checked_key, checked_url, in_words
+from .client import BASE, checked_key, checked_url, in_words, problem_of
 from .clock_skew import RoundTrip
+from .errors import KeyRefused, refusal
 from .ledger import (
     Answer,
     Beat,
     Claim,
     Ended,
-    KeyRefused,
     Lane,
     LedgerRefused,
     LedgerUnavailable,
@@ -58,7 +58,6 @@ GZIP = "application/gzip"
 LINES = "application/x-ndjson"
 # The platform, or what stands before it, is not able to answer now. Whether it did what was asked is not known.
 AWAY = (408, 425, 429, 500, 502, 503, 504)
-KEY_REFUSED = (401, 403)
 
 
 @dataclass(frozen=True)
@@ -164,8 +163,8 @@ class HttpsLedger:
             self.declare(pool, tenant, [declaration])
         except KeyRefused:
             raise
-        except LedgerRefused as refusal:
-            return str(refusal)
+        except LedgerRefused as error:
+            return str(error)
         return ""
 
     def declaration_errors(self, tenant: str, names: Sequence[str]) -> dict[str, str]:
@@ -185,8 +184,8 @@ class HttpsLedger:
             claim = one.claim
             try:
                 self.keep_log(claim.run_id, claim.claim_seq, claim.incarnation, member)
-            except LedgerRefused as refusal:
-                logger.warning("The log of run %s is not taken: %s", claim.run_id, refusal)
+            except LedgerRefused as error:
+                logger.warning("The log of run %s is not taken: %s", claim.run_id, error)
             yield ""
 
     def _member_of(self, one: Ended) -> bytes:
@@ -278,15 +277,12 @@ class HttpsLedger:
             connection.close()
 
     def _refusal(self, response: Response) -> Exception:
-        problem = _problem(response)
         if response.status in AWAY:
             self._wait(response.retry_after)
             return LedgerUnavailable(f"{self._address.url} answered {response.status}")
-        detail = problem.get("detail") or f"the answer was {response.status}"
-        field = f"{problem['field']}: " if problem.get("field") else ""
-        hint = f" ({problem['hint']})" if problem.get("hint") else ""
-        sentence = f"The platform at {self._address.url} refuses this: {field}{detail}{hint}."
-        return (KeyRefused if response.status in KEY_REFUSED else LedgerRefused)(sentence)
+        refused = refusal(response.status, problem_of(response.kind, response.body))
+        sentence = f"The platform at {self._address.url} refuses this: {refused}."
+        return KeyRefused(sentence) if isinstance(refused, KeyRefused) else LedgerRefused(sentence)
 
     def _wait(self, retry_after: str) -> None:
         if retry_after.isascii() and retry_after.isdecimal():
@@ -300,11 +296,3 @@ def is_quiet(connection: http.client.HTTPConnection) -> bool:
     poll = select.poll()
     poll.register(connection.sock, select.POLLIN)
     return not poll.poll(0)
-
-
-def _problem(response: Response) -> dict[str, Any]:
-    try:
-        problem = json.loads(response.body) if response.kind.endswith("json") else None
-    except ValueError:
-        problem = None
-    return problem if isinstance(problem, dict) else {}

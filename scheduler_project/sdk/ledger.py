@@ -20,10 +20,6 @@ class LedgerRefused(Exception):
     """The ledger answered that this cannot be, however often it is asked."""
 
 
-class KeyRefused(LedgerRefused):
-    """The ledger does not take this worker's key any more, or never did; what was asked may be good."""
-
-
 @dataclass(frozen=True)
 class WorkerInfo:
     """One incarnation: a new one for every start of a worker, and after every loss."""

@@ -23,12 +23,12 @@ from runs.models import Attempt, LiveRun, Run, WorkerNode
 from runs.states import LiveState
 from scheduler_project.sdk import https, wire
 from scheduler_project.sdk.client import BASE
+from scheduler_project.sdk.errors import KeyRefused
 from scheduler_project.sdk.https import HttpsLedger, ledger_url
 from scheduler_project.sdk.ledger import (
     Beat,
     Claim,
     Ended,
-    KeyRefused,
     Lane,
     Ledger,
     LedgerRefused,

@@ -9,7 +9,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from scheduler_project.sdk.delivery import REFUSALS, Delivery
-from scheduler_project.sdk.ledger import Ended, KeyRefused, LedgerRefused, LedgerUnavailable, Told
+from scheduler_project.sdk.errors import KeyRefused
+from scheduler_project.sdk.ledger import Ended, LedgerRefused, LedgerUnavailable, Told
 from scheduler_project.sdk.outcomes import Outcome
 from scheduler_project.sdk.remote_logs import HERE, Follower, RemoteLogStore
 from scheduler_project.sdk.retries import Verdict
