@@ -10,7 +10,7 @@ from jobs.models import Job
 from jobs.staff import LookOnly, OwnRelated
 from jobs.uncounted_pages import Uncounted
 from runs.celery_firing_admin import CeleryFiringAdmin
-from runs.dead_letter_admin import DeadLetterAdmin, RedriveAdmin
+from runs.dead_letter_admin import DeadLetterAdmin
 from runs.job_admin import JobWithRuns
 from runs.lane_admin import LaneAdmin
 from runs.models import (
@@ -26,6 +26,7 @@ from runs.models import (
     SchedulerNode,
     WorkerNode,
 )
+from runs.redrive_admin import RedriveAdmin
 from runs.run_admin import AttemptAdmin, LiveRunAdmin, RunAdmin
 from runs.scheduler_admin import SchedulerNodeAdmin
 from runs.worker_admin import WorkerNodeAdmin

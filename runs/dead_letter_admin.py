@@ -1,50 +1,50 @@
-"""The dead-letter desk in the admin: what died by error, the runs of one error, and groups on their way again."""
+"""The dead-letter desk in the admin: what died by error, the runs of one error, and what is decided of them."""
 
 from typing import Any
 from uuid import UUID
 
-from django import forms
 from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
-from unfold.contrib.filters.admin import DropdownFilter
-from unfold.widgets import (
-    UnfoldAdminIntegerFieldWidget,
-    UnfoldAdminTextareaWidget,
-    UnfoldAdminTextInputWidget,
-)
 
 from jobs.display import NOTHING, moment
-from jobs.job_form import ObjectField
-from jobs.models import Role
 from jobs.staff import (
-    BUSY,
-    GOOD,
     QUIET,
     WARNING,
     LookOnly,
     OwnRelated,
-    ReasonDialog,
-    UncountedList,
     button,
     found_or_missing,
     go_to,
-    is_superuser,
     label,
     link,
     list_of,
-    may_act,
-    own_tenants,
     page_of,
     telling,
 )
 from jobs.uncounted_pages import Uncounted
 from runs import dead_letters, redrives
-from runs.dead_letters import MOST_COUNTED, MOST_DISMISSED, Group, Redriven
-from runs.models import DeadLetter, Decision, Redrive, RedriveState, Run
-from runs.redrives import FASTEST
+from runs.dead_letter_desk import (
+    DecisionFilter,
+    Desk,
+    error_of,
+    groups_of,
+    is_decided,
+    is_grouped,
+    is_list,
+    letters_of,
+)
+from runs.dead_letter_dialogs import (
+    DismissDialog,
+    DismissGroupDialog,
+    RedriveDialog,
+    RedriveGroupDialog,
+    counted,
+)
+from runs.dead_letters import MOST_DISMISSED, Redriven
+from runs.models import DeadLetter, Redrive, Run
 from runs.run_lists import as_uuid
 
 GROUP_COLUMNS = ("shown_error", "shown_count", "shown_jobs", "seen", "tenant", "what_to_do")
@@ -52,102 +52,6 @@ LETTER_COLUMNS = ("died", "shown_job", "said", "what_to_do")
 DECIDED_COLUMNS = ("died", "shown_job", "said", "shown_decision", "decided", "note")
 OF_GROUPS = ("redrive_group", "dismiss_group")
 OF_LETTERS = ("redrive", "dismiss")
-COLOURS = {RedriveState.WORKING: BUSY, RedriveState.DONE: GOOD, RedriveState.STOPPED: WARNING}
-DEFAULT_PACE = 60
-
-
-class InputField(ObjectField):
-    def prepare_value(self, value: Any) -> Any:
-        return "" if value is None else super().prepare_value(value)
-
-
-class OfLetter(ReasonDialog):
-    object_id: Any
-    form_before_template = "runs/dead_letter_dialog.html"
-
-    def get_before_template_context(self, request: Any, object_id: Any = None) -> dict[str, Any]:
-        letter = DeadLetter.objects.filter(pk=as_uuid(str(object_id))).first()
-        return {"what": self.what(letter) if letter else ""}
-
-    def what(self, letter: DeadLetter) -> str:
-        return f"{letter.error_type}: {letter.error_line}"
-
-
-class RedriveDialog(OfLetter):
-    input = InputField(
-        required=False,
-        label="Another input",
-        help_text='Such as {"args": [1], "kwargs": {}}. Empty: what the dead run was given.',
-        widget=UnfoldAdminTextareaWidget(attrs={"rows": 3, "spellcheck": "false", "class": "font-mono"}),
-    )
-    field_order: Any = ("input", "reason")
-
-
-class RedriveGroupDialog(RedriveDialog):
-    per_minute = forms.IntegerField(
-        label="Runs a minute",
-        initial=DEFAULT_PACE,
-        min_value=1,
-        max_value=FASTEST,
-        widget=UnfoldAdminIntegerFieldWidget(),
-        help_text="Slowly at first: what they call has just been in trouble.",
-    )
-    field_order = ("per_minute", "input", "reason")
-
-    def what(self, letter: DeadLetter) -> str:
-        return f"{size_of(letter)} of {super().what(letter)}"
-
-
-class DismissDialog(OfLetter):
-    reason = forms.CharField(
-        label="Note",
-        max_length=500,
-        widget=UnfoldAdminTextInputWidget(),
-        help_text="Why nothing is to be run for it; whoever comes across it later wants to know.",
-    )
-
-
-class DismissGroupDialog(DismissDialog):
-    def what(self, letter: DeadLetter) -> str:
-        return f"{size_of(letter)} of {super().what(letter)}"
-
-
-class DecisionFilter(DropdownFilter):  # type: ignore[misc]
-    title = "decision"
-    parameter_name = "decision"
-    all_option = None
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> Any:
-        return [("open", "open"), ("redriven", "redriven"), ("dismissed", "dismissed")]
-
-    def value(self) -> str:
-        chosen = super().value()
-        return chosen if chosen in (Decision.REDRIVEN, Decision.DISMISSED) else "open"
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        return queryset.filter(decision="" if self.value() == "open" else self.value())
-
-
-class Desk(UncountedList):
-    """By error as long as no error is chosen: a row for each group, its latest letter standing for it."""
-
-    def get_results(self, request: HttpRequest) -> None:
-        super().get_results(request)
-        self.result_list: list[Any] = list(self.result_list)
-        for letter in self.result_list:
-            letter.may_decide = may_act(request, letter.tenant_id, Role.OPERATOR)
-        if not is_grouped(request):
-            return
-        found = groups_of(request)
-        jobs = dead_letters.jobs_of(list(found.values()))
-        under_way = Redrive.objects.filter(state=RedriveState.WORKING)
-        running = {(redrive.tenant_id, redrive.fingerprint): redrive for redrive in under_way}
-        for letter in self.result_list:
-            letter.group = found.get(letter.pk)
-            letter.group_jobs = (
-                [jobs[job] for job in letter.group.jobs if job in jobs] if letter.group else []
-            )
-            letter.under_way = running.get((letter.tenant_id, letter.fingerprint))
 
 
 class DeadLetterAdmin(LookOnly):
@@ -368,78 +272,6 @@ class DeadLetterAdmin(LookOnly):
         messages.success(request, f"{of_them(count)} {done}.")
 
 
-class RedriveAdmin(LookOnly):
-    paginator = Uncounted
-    list_display = (
-        "started",
-        "shown_group",
-        "tenant",
-        "shown_state",
-        "made",
-        "to_come",
-        "refused",
-        "pace",
-        "by",
-    )
-    list_filter = (("tenant", OwnRelated),)
-    list_select_related = ("tenant",)
-    ordering = ("-created_at", "-id")
-    sortable_by = ()
-    actions = None
-    actions_row = ["stop"]
-    actions_detail = ["stop"]
-    fields = (
-        ("fingerprint", "tenant", "shown_state"),
-        ("made", "to_come", "refused"),
-        "last_refusal",
-        ("per_minute", "requested_by", "reason"),
-        ("created_at", "ended_at", "ended_by"),
-        "input",
-    )
-    readonly_fields = ("shown_state", "to_come")
-
-    def get_actions_detail(self, request: HttpRequest, object_id: Any) -> list[Any]:
-        redrive = self.get_object(request, str(object_id))
-        over = redrive is None or redrive.state != RedriveState.WORKING
-        return [] if over else super().get_actions_detail(request, object_id)  # type: ignore[misc]
-
-    @admin.display(description="started")
-    def started(self, redrive: Redrive) -> SafeString | str:
-        return link(page_of(redrive), moment(redrive.created_at))
-
-    @admin.display(description="error")
-    def shown_group(self, redrive: Redrive) -> SafeString:
-        return link(letters_of(redrive), redrive.fingerprint)
-
-    @admin.display(description="state")
-    def shown_state(self, redrive: Redrive) -> SafeString:
-        return label(redrive.state, COLOURS[RedriveState(redrive.state)])
-
-    @admin.display(description="to come")
-    def to_come(self, redrive: Redrive) -> str:
-        left = redrives.left(redrive)
-        return f"{left:,} or more" if left >= MOST_COUNTED else f"{left:,}"
-
-    @admin.display(description="a minute")
-    def pace(self, redrive: Redrive) -> str:
-        return f"{redrive.per_minute:,}"
-
-    @admin.display(description="by")
-    def by(self, redrive: Redrive) -> str:
-        return redrive.requested_by or NOTHING
-
-    @button(
-        "Stop redrive",
-        icon="stop_circle",
-        asks="It makes no more runs. Those it has made go on; the rest of the group waits on the desk.",
-        variant="danger",
-    )
-    def stop(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
-        with telling(request, "It is stopped."):
-            redrives.stop(found_or_missing(self.get_object(request, object_id)), form.cleaned_data["reason"])
-        return go_to(request, list_of(Redrive))
-
-
 def ask(letter: DeadLetter, button: str, title: str, more: str = "") -> SafeString:
     """Opens the dialog of a button, as unfold's own menus do."""
     url = f"{page_of(letter).removesuffix('change/')}{button}/"
@@ -450,52 +282,6 @@ def ask(letter: DeadLetter, button: str, title: str, more: str = "") -> SafeStri
         more,
         title,
     )
-
-
-def error_of(request: HttpRequest) -> str:
-    letters = DeadLetter.objects.filter(fingerprint=request.GET.get("fingerprint__exact", ""))
-    if not is_superuser(request):
-        letters = letters.filter(tenant__in=own_tenants(request))
-    tenant = request.GET.get("tenant__id__exact", "")
-    letter = letters.filter(tenant=int(tenant)).first() if tenant.isdecimal() and len(tenant) < 10 else None
-    return f"{letter.error_type}: {letter.error_line}"[:200] if letter else ""
-
-
-def is_list(request: HttpRequest) -> bool:
-    match = request.resolver_match
-    return match is not None and str(match.url_name).endswith("deadletter_changelist")
-
-
-def is_grouped(request: HttpRequest) -> bool:
-    """Until an error or a job is chosen."""
-    return not {"fingerprint__exact", "fingerprint", "job__id__exact", "decision"} & set(request.GET)
-
-
-def is_decided(request: HttpRequest) -> bool:
-    return request.GET.get("decision") in (Decision.REDRIVEN, Decision.DISMISSED)
-
-
-def groups_of(request: HttpRequest) -> dict[UUID, Group]:
-    """By their latest letters; looked up once for a page."""
-    found: dict[UUID, Group] | None = getattr(request, "_dead_groups", None)
-    if found is None:
-        tenants = None if is_superuser(request) else own_tenants(request)
-        found = {group.newest: group for group in dead_letters.groups(tenants)}
-        request._dead_groups = found  # type: ignore[attr-defined]
-    return found
-
-
-def letters_of(about: DeadLetter | Redrive) -> str:
-    return list_of(DeadLetter, tenant__id__exact=about.tenant_id, fingerprint__exact=about.fingerprint)
-
-
-def size_of(letter: DeadLetter) -> str:
-    found = dead_letters.groups([letter.tenant_id], letter.fingerprint)
-    return f"{counted(found[0])} dead {'run' if found[0].size == 1 else 'runs'}" if found else "no dead runs"
-
-
-def counted(group: Group) -> str:
-    return f"{group.size:,} or more" if group.more else f"{group.size:,}"
 
 
 def of_them(count: int) -> str:
