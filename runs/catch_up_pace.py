@@ -56,6 +56,7 @@ def advance(job: DueJob, rest: Rest, stops: Stops, now: datetime) -> Step:
     told, left = _within_reach(job, rest, now)
     if left is None:
         return Step([], told, None, now)
+    left = _begun_where_it_goes_on(job, left)
     pace = timedelta(minutes=1) / job.catch_up.per_minute
     most = min(max(1, STEP // pace), MOST_AT_ONCE, job.catch_up.most - left.made)
     times, follows = _next_times(job, left, 1 if one_by_one else most)
@@ -87,6 +88,16 @@ def _within_reach(job: DueJob, rest: Rest, now: datetime) -> tuple[list[Span], R
     if first is None:
         return told, None
     return told, rest._replace(from_at=first, cursor=max(first, rest.cursor))
+
+
+def _begun_where_it_goes_on(job: DueJob, rest: Rest) -> Rest:
+    """At the old or the new end. An edit of the order leaves the cursor at the other one, with all the rest beyond."""
+    if not job.catch_up.newest_first:
+        return rest._replace(cursor=rest.from_at)
+    if rest.cursor + MILLISECOND == rest.to_at:
+        return rest
+    newest = job.last_time(rest.from_at, rest.to_at) or rest.from_at
+    return rest._replace(cursor=newest, to_at=newest + MILLISECOND)
 
 
 def _next_times(job: DueJob, rest: Rest, most: int) -> tuple[list[datetime], datetime | None]:

@@ -235,6 +235,28 @@ class TestChangesOfTheJob:
         step(session)
         assert Run.objects.get(job=job).version == 2
 
+    @pytest.mark.parametrize(("before", "after"), [("oldest", "newest"), ("newest", "oldest")])
+    @pytest.mark.parametrize("steps", [0, 1])
+    def test_an_edit_of_its_order_goes_on_from_the_other_end(
+        self, session: Session, before: str, after: str, steps: int
+    ) -> None:
+        """Of each missed time there is a run or a span, never neither: the cursor may not stay where it stood."""
+        job, first = make_behind(4, catch_up={"order": before})
+        trigger_due(session, ALL)
+        missed = {first + hour * HOUR for hour in range(4)}
+        for made in range(1, 5):
+            if made == steps + 1:
+                edit_job(job, {"catch_up": {"policy": "all", "window": 86_400, "order": after}})
+            let_pace_pass()
+            step(session)
+            ran = set(planned(job))
+            spans = list(MissedSpan.objects.filter(job=job))
+            told = {at for at in missed if any(span.from_at <= at < span.to_at for span in spans)}
+            assert (len(ran), ran | told, ran & told) == (made, missed, set())
+            if made == steps + 1:
+                assert (max(missed) if after == "newest" else min(missed)) in ran
+        assert not MissedSpan.objects.exists()
+
     def test_an_edit_of_its_schedule_leaves_the_missed_times_to_the_old_one(self, session: Session) -> None:
         job = self.behind(session)
         cursor = MissedSpan.objects.get(job=job).cursor
