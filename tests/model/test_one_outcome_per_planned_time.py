@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 from django.db import connection, transaction
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -36,6 +36,7 @@ from tests.model.planned_times import ModelJob
 
 MOST_JOBS = 3
 MOST_PASSES = 50
+SHRINKING_SECONDS = 30
 SCHEDULED = (Trigger.SCHEDULE, Trigger.CATCH_UP)
 
 schedules = st.sampled_from(
@@ -290,6 +291,12 @@ class JobsAndSchedulers(RuleBasedStateMachine):
         return True
 
 
+@pytest.fixture(autouse=True)
+def _shrinks_not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A history costs a second, and Hypothesis has no setting for the five minutes that it takes for shorter ones."""
+    monkeypatch.setattr("hypothesis.internal.conjecture.engine.MAX_SHRINKING_SECONDS", SHRINKING_SECONDS)
+
+
 @pytest.mark.django_db
 def test_each_planned_time_has_one_outcome() -> None:
     check(examples=40, steps=25)
@@ -311,5 +318,7 @@ def check(examples: int, steps: int) -> None:
             database=None,
             derandomize=examples < 100,
             suppress_health_check=list(HealthCheck),
+            # Without the explanation, which takes time of its own.
+            phases=(Phase.generate, Phase.shrink),
         ),
     )
