@@ -20,10 +20,11 @@ from jobs.durations import as_text
 from jobs.input_checks import Json, unstorable
 from jobs.models import DEFAULT_PRIORITY, Job, JobVersion, Overlap
 from jobs.refusals import FieldError, InvalidInput
+from jobs.retry_spec import DEFAULT_COOLDOWN
 from jobs.schedules.on_calendar import EXCLUDE, NEXT, PREVIOUS
 from jobs.service_form import ServiceForm, choice, line, number, refusal
 from jobs.services import create_job, edit_job, edition
-from jobs.specs import DEFAULT_COOLDOWN, DEFAULT_TIMEOUT_MS, OVERLAP_IN_WORDS
+from jobs.specs import DEFAULT_TIMEOUT_MS, OVERLAP_IN_WORDS
 from scheduler_project.sdk.retries import BACKOFFS, DEFAULT_RETRY, JITTERS, NAMED_CLASSES
 
 KINDS = [

@@ -1,6 +1,5 @@
 """A job as a team writes it down: every field read and checked in one place, all mistakes named at once."""
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -8,14 +7,13 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from django.conf import settings
-
 from jobs import durations, known_targets, secret_references, targets
 from jobs.catch_up_spec import DEFAULT_CATCH_UP, read_catch_up
-from jobs.input_checks import Json, expect_object, listed, near, refuse_unknown, refused, shown, whole_number
+from jobs.input_checks import Json, expect_object, listed, near, refused, shown, whole_number
 from jobs.instants import as_text
 from jobs.models import DEFAULT_PRIORITY, Calendar, Job, JobVersion, Overlap, Pool, Tenant
 from jobs.refusals import MOST_ERRORS, FieldError, InvalidInput
+from jobs.retry_spec import read_breaker, read_retry
 from jobs.schedules import (
     ALWAYS_OPEN,
     BadSchedule,
@@ -29,24 +27,12 @@ from jobs.schedules import (
     parse,
 )
 from jobs.working_times import held_calendar, working_time
-from scheduler_project.sdk.retries import (
-    BACKOFFS,
-    DEFAULT_RETRY,
-    JITTERS,
-    MOST_ATTEMPTS,
-    NAMED_CLASSES,
-    most_losses,
-)
 
 SECOND = timedelta(seconds=1)
 DAY = timedelta(days=1)
 DEFAULT_TIMEOUT_MS = 3_600_000
 LONGEST_TIMEOUT = 30 * DAY
 LONGEST_TAG_NAME, LONGEST_TAG_VALUE = 60, 200
-DEFAULT_COOLDOWN = 300.0
-# Of one kind, in a retry policy.
-MOST_NAMES = 50
-ERROR_NAME = re.compile(r"HTTP [1-5](\d\d|xx)|exit -?\d{1,5}|[^\W\d]\w*(\.[^\W\d]\w*)*")
 OVERLAP_IN_WORDS = {
     Overlap.SKIP: "the new time gets no run",
     Overlap.BUFFER_ONE: "the new run waits; while one waits, further times get none",
@@ -117,7 +103,7 @@ def defaults() -> Json:
         "timeout": DEFAULT_TIMEOUT_MS,
         "overlap": Overlap.SKIP.value,
         "catch_up": DEFAULT_CATCH_UP,
-        "retry": _read_retry({}),
+        "retry": read_retry({}),
         "breaker": None,
         "max_concurrency": None,
         "resources": {},
@@ -315,72 +301,6 @@ def _read_overlap(value: object) -> str:
     return str(value)
 
 
-def _read_retry(value: object) -> Json:
-    given = expect_object(value, "retry")
-    refuse_unknown(given, (*DEFAULT_RETRY, "max_losses", *NAMED_CLASSES), "retry")
-    merged = {**DEFAULT_RETRY, **given}
-    if merged["backoff"] not in BACKOFFS:
-        raise refused(
-            "retry.backoff", f"{shown(merged['backoff'])} is not a back-off", listed(BACKOFFS, "one of")
-        )
-    if merged["jitter"] not in JITTERS:
-        raise refused("retry.jitter", f"{shown(merged['jitter'])} is not a jitter", listed(JITTERS, "one of"))
-    longest = 7 * DAY
-    base = durations.read(merged["base"], "retry.base", timedelta(0), longest)
-    cap = durations.read(merged["cap"], "retry.cap", timedelta(0), longest)
-    if cap < base and "cap" not in given:
-        cap = base
-    if cap < base:
-        raise refused(
-            "retry.cap", "the longest delay is below the first one, base", "raise cap or lower base"
-        )
-    attempts = whole_number(merged["max_attempts"], "retry.max_attempts", 1, MOST_ATTEMPTS)
-    losses = given.get("max_losses")
-    if losses is not None:
-        losses = whole_number(losses, "retry.max_losses", 1, MOST_ATTEMPTS)
-    return {
-        "max_attempts": attempts,
-        "backoff": merged["backoff"],
-        "base": base.total_seconds(),
-        "cap": cap.total_seconds(),
-        "jitter": merged["jitter"],
-        "max_losses": losses or most_losses({"max_attempts": attempts}, settings.MAX_WORKER_LOSSES),
-        **_read_error_names(given),
-    }
-
-
-def _read_error_names(retry: Json) -> Json:
-    """Which errors are permanent, transient or the user's, whatever the worker takes them for."""
-    found: dict[str, list[str]] = {}
-    for kind in NAMED_CLASSES:
-        field, names = f"retry.{kind}", retry.get(kind) or []
-        if not isinstance(names, list) or len(names) > MOST_NAMES:
-            raise refused(field, f"{shown(names)} is not a list of errors", f"at most {MOST_NAMES} names")
-        for name in names:
-            if not isinstance(name, str) or len(name) > 200 or not ERROR_NAME.fullmatch(name):
-                hint = "ValueError, payments.errors.CardDeclined, HTTP 404, HTTP 5xx or exit 3"
-                raise refused(field, f"{shown(name)} is not the name of an error", hint)
-            other = next((other for other, taken in found.items() if name in taken), None)
-            if other is not None:
-                raise refused(field, f"{shown(name)} is {other} already", "name it once")
-        found[kind] = list(dict.fromkeys(names))
-    return found
-
-
-def _read_breaker(value: object) -> Json | None:
-    if value is None:
-        return None
-    given = expect_object(value, "breaker")
-    refuse_unknown(given, ("failures", "cooldown"), "breaker")
-    if "failures" not in given:
-        raise refused("breaker.failures", "failures is required", "so many in a row, such as 5", "required")
-    cooldown = durations.read(given.get("cooldown", DEFAULT_COOLDOWN), "breaker.cooldown", SECOND, 7 * DAY)
-    return {
-        "failures": whole_number(given["failures"], "breaker.failures", 1, 1000),
-        "cooldown": cooldown.total_seconds(),
-    }
-
-
 def _read_max_concurrency(value: object) -> int | None:
     return None if value is None else whole_number(value, "max_concurrency", 1, 10_000)
 
@@ -407,8 +327,8 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "timeout": _read_timeout,
     "overlap": _read_overlap,
     "catch_up": read_catch_up,
-    "retry": _read_retry,
-    "breaker": _read_breaker,
+    "retry": read_retry,
+    "breaker": read_breaker,
     "max_concurrency": _read_max_concurrency,
     "resources": _read_resources,
     "depends_on": _read_depends_on,
