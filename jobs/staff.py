@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.utils import quote
+from django.core.exceptions import PermissionDenied
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.loader import render_to_string
@@ -226,7 +228,19 @@ def button(
     made = action(
         description=title, icon=icon, variant=VARIANTS[variant], dialog=dialog, permissions=[permission]
     )
-    return cast(Callable[[Handler], Handler], made)
+    return lambda handler: cast(Handler, _of_allowed_rows(made(handler), permission))
+
+
+def _of_allowed_rows(handler: Any, permission: str) -> Any:
+    """Of a button that a row alone has, unfold asks whether it is allowed for any row, and then opens it for all."""
+
+    @wraps(handler)
+    def checked(model_admin: Any, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        if not getattr(model_admin, f"has_{permission}_permission")(request, kwargs.get("object_id")):
+            raise PermissionDenied
+        return handler(model_admin, request, *args, **kwargs)
+
+    return checked
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from django.test import Client
 from django.urls import reverse
 
 from auditlog.models import AuditEntry
-from jobs.models import Job, Role, Tenant
+from jobs.models import Job, Membership, Role, Tenant
 from runs import redrives
 from runs.models import Breaker, DeadLetter, Redrive, Run
 from tests.factories import make_dead, make_tenant, make_user, now, post_job
@@ -142,6 +142,24 @@ def test_members_decide_of_their_own_alone(client: Client, tenant: Tenant, job: 
     assert letter(foreign).decision == ""
     press(client, letter(own), "dismiss", reason="known")
     assert letter(own).decision == "dismissed"
+
+
+@pytest.mark.parametrize("button", ["redrive", "dismiss", "redrive_group", "dismiss_group"])
+def test_who_operates_for_one_team_gets_no_dialog_of_another(
+    client: Client, tenant: Tenant, job: Job, button: str
+) -> None:
+    """Neither of one that is foreign nor of one that this user may only look at."""
+    user = make_user(tenant, Role.OPERATOR, is_staff=True)
+    looked_at = make_tenant()
+    Membership.objects.create(user=user, tenant=looked_at, role=Role.VIEWER)
+    client.force_login(user)
+    for other in (post_job(), post_job(looked_at)):
+        dead = make_dead(other, error_line="their words")
+        url = reverse("admin:beatkeeper_runs_deadletter_change", args=[dead.pk]).removesuffix("change/")
+        answer = client.get(f"{url}{button}/")
+        assert answer.status_code == 403 and b"their words" not in answer.content
+        press(client, letter(dead), button, reason="x", per_minute="60")
+        assert letter(dead).decision == "" and not Redrive.objects.exists()
 
 
 def test_who_may_only_look_decides_nothing(client: Client, tenant: Tenant, job: Job) -> None:
