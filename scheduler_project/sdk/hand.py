@@ -11,7 +11,8 @@ from uuid import UUID
 
 from . import processes
 from .ledger import token_at
-from .slots import ASKED, FOREIGN, FREE, HELD, NOBODY, NOT_KILLED, REPORTING, SlotTable
+from .slot_header import NOBODY
+from .slots import ASKED, FOREIGN, FREE, HELD, NOT_KILLED, REPORTING, SlotTable
 
 
 class Hand:

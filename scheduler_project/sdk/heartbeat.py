@@ -17,7 +17,8 @@ from .links import open_link
 from .outcomes import CANCELLED
 from .plan import plan, summary
 from .runtime import Runtime
-from .slots import CLAIMED, FOREIGN, HELD, NOBODY, NOT_KILLED, SlotTable
+from .slot_header import NOBODY
+from .slots import CLAIMED, FOREIGN, HELD, NOT_KILLED, SlotTable
 
 logger = logging.getLogger(__name__)
 

@@ -30,6 +30,7 @@ from uuid import UUID
 
 from . import processes
 from .ledger import MOST_CLAIMS, token_at
+from .slot_header import H_MAGIC, H_SLOTS, NOBODY, READ_TRIES, WorkerHeader
 
 FREE, ASKED, HELD, REPORTING, FOREIGN = range(5)
 CLAIMED = (ASKED, HELD, REPORTING)
@@ -42,27 +43,6 @@ DETAILS_OFFSET = 512
 DETAILS_SIZE = MOST_CLAIMS * 3000
 ENDS_OFFSET = DETAILS_OFFSET + DETAILS_SIZE
 ENDS_SIZE = SLOT_SIZE - ENDS_OFFSET
-READ_TRIES = 50
-
-# Words (8 bytes) of the header.
-(
-    H_MAGIC,
-    H_SLOTS,
-    H_SEQUENCE,
-    H_INCARNATION,
-    _,
-    H_FENCE_AT,
-    H_ANSWER,
-    H_DRAIN_UNTIL,
-    H_STOPPING,
-    H_PARENT,
-    H_PARENT_STARTED,
-    H_GUARD,
-    H_GUARD_STARTED,
-    H_BEAT,
-    H_TICKED_AT,
-    H_LOOPED_AT,
-) = range(16)
 
 # Words of a slot. The owner writes all but the last group, which is the guard's.
 (
@@ -88,8 +68,6 @@ READ_TRIES = 50
     S_ENDS_LENGTH,
 ) = range(20)
 S_KILL_TOKEN, _, S_KILL_REASON, S_KILL_AT, S_KILL_STAGE, S_TAKEN = range(24, 30)
-
-NOBODY = UUID(int=0)
 
 
 @dataclass(frozen=True)
@@ -139,7 +117,7 @@ KILL_REASONS = ("", "timeout", "cancelled", "fenced", "gone", "given_back", "stu
 NOT_KILLED, SOFT, HARD = range(3)
 
 
-class SlotTable:
+class SlotTable(WorkerHeader):
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         memory_fd = os.open(folder / "slots", os.O_RDWR | os.O_CLOEXEC)
@@ -147,8 +125,7 @@ class SlotTable:
             self._memory = mmap.mmap(memory_fd, 0)
         finally:
             os.close(memory_fd)
-        self._words = memoryview(self._memory).cast("Q")
-        self._floats = memoryview(self._memory).cast("d")
+        super().__init__(memoryview(self._memory))
         if self._words[H_MAGIC] != MAGIC:
             raise ValueError(f"{folder}/slots is not a slot table of this version")
         self.size = self._words[H_SLOTS]
@@ -162,103 +139,6 @@ class SlotTable:
             file.write(struct.pack("=QQ", MAGIC, slots))
         (folder / "slots.lock").touch(mode=0o600, exist_ok=False)
         return cls(folder)
-
-    # The header: the guard writes incarnation, fence, answer and beat; the parent draining and stopping.
-
-    @property
-    def incarnation(self) -> UUID:
-        for _attempt in range(READ_TRIES):
-            before = self._words[H_SEQUENCE]
-            value = self._uuid(H_INCARNATION)
-            if not before & 1 and before == self._words[H_SEQUENCE]:
-                return value
-            time.sleep(0.0002)
-        return NOBODY
-
-    @incarnation.setter
-    def incarnation(self, value: UUID) -> None:
-        self._words[H_SEQUENCE] |= 1
-        self._put_uuid(H_INCARNATION, value)
-        self._words[H_SEQUENCE] += 1
-
-    @property
-    def fence_at(self) -> float:
-        return self._floats[H_FENCE_AT]
-
-    @fence_at.setter
-    def fence_at(self, value: float) -> None:
-        self._floats[H_FENCE_AT] = value
-
-    @property
-    def fenced(self) -> bool:
-        return processes.boottime() >= self._floats[H_FENCE_AT]
-
-    @property
-    def answer(self) -> int:
-        return self._words[H_ANSWER]
-
-    def answered(self) -> None:
-        self._words[H_ANSWER] += 1
-
-    @property
-    def beat(self) -> int:
-        return self._words[H_BEAT]
-
-    def next_beat(self) -> int:
-        self._words[H_BEAT] += 1
-        return self._words[H_BEAT]
-
-    @property
-    def ticked_at(self) -> float:
-        """When the guard last looked; boot time."""
-        return self._floats[H_TICKED_AT]
-
-    def ticked(self) -> None:
-        self._floats[H_TICKED_AT] = processes.boottime()
-
-    @property
-    def looped_at(self) -> float:
-        """When the worker's event loop last looked for permits; boot time, 0: it never did."""
-        return self._floats[H_LOOPED_AT]
-
-    def looped(self) -> None:
-        self._floats[H_LOOPED_AT] = processes.boottime()
-
-    @property
-    def draining(self) -> bool:
-        return self._floats[H_DRAIN_UNTIL] > 0.0
-
-    @property
-    def drain_until(self) -> float:
-        return self._floats[H_DRAIN_UNTIL]
-
-    def drain(self, until: float) -> None:
-        self._floats[H_DRAIN_UNTIL] = until
-
-    @property
-    def stopping(self) -> bool:
-        return bool(self._words[H_STOPPING])
-
-    def stop(self) -> None:
-        self._words[H_STOPPING] = 1
-
-    @property
-    def parent(self) -> tuple[int, int]:
-        return self._words[H_PARENT], self._words[H_PARENT_STARTED]
-
-    @parent.setter
-    def parent(self, pid: int) -> None:
-        # The pid last: whoever reads it reads its start time too.
-        self._words[H_PARENT_STARTED] = processes.started(pid)
-        self._words[H_PARENT] = pid
-
-    @property
-    def guard(self) -> tuple[int, int]:
-        return self._words[H_GUARD], self._words[H_GUARD_STARTED]
-
-    @guard.setter
-    def guard(self, pid: int) -> None:
-        self._words[H_GUARD], self._words[H_GUARD_STARTED] = pid, processes.started(pid)
 
     # Reading slots.
 
@@ -469,10 +349,3 @@ class SlotTable:
 
     def _at(self, index: int) -> int:
         return (HEADER_SIZE + index * SLOT_SIZE) // 8
-
-    def _uuid(self, word: int) -> UUID:
-        return UUID(int=(self._words[word] << 64) | self._words[word + 1])
-
-    def _put_uuid(self, word: int, value: UUID) -> None:
-        self._words[word] = value.int >> 64
-        self._words[word + 1] = value.int & 0xFFFFFFFFFFFFFFFF

@@ -22,7 +22,7 @@ from .ledger import Claim, Ended, Lane, LedgerRefused, LedgerUnavailable, Told, 
 from .retries import decide
 from .runtime import Runtime
 from .secret_box import hide_keys
-from .slots import NOBODY
+from .slot_header import NOBODY
 from .spool import Letter, details_of, short_end_of
 from .targets import Targets
 from .watch import Watch
