@@ -169,9 +169,17 @@ def _start(request: RunRequest) -> None:
             f"it is now {instants.as_text(now)}",
             "past",
         )
-    job = _declared_job(request) if "input" in request.spec else _one_time_job(request, now)
-    if request.at is not None and request.at > now:
-        request.job, request.run = job, run_id(job.pk, whole_milliseconds(request.at))
+    later = request.at if request.at is not None and request.at > now else None
+    if "input" in request.spec:
+        if request.at is not None:
+            raise refused(
+                "at", "a run of a declared job is at once", "leave it out, or give the whole spec of a job"
+            )
+        job = _declared_job(request)
+    else:
+        job, later = _one_time_job(request, later)
+    if later is not None:
+        request.job, request.run = job, run_id(job.pk, whole_milliseconds(later))
     else:
         given = request.spec.get("input")
         request.job, request.run = job, services.run_now(job, given, request=request.pk.bytes).pk
@@ -202,11 +210,20 @@ def _check_reach(request: RunRequest) -> None:
         worker_reach.check_secrets(given, "spec.input", _declared_job(request).spec.secret_names)
 
 
-def _one_time_job(request: RunRequest, now: datetime) -> Job:
+def _one_time_job(request: RunRequest, later: datetime | None) -> tuple[Job, datetime | None]:
+    """With the instant it waits for. One that has passed since the caller looked is now."""
     export(request.tenant, request.pool, request.spec)
-    later = request.at is not None and request.at > now
-    planned = {"at": instants.as_text(request.at)} if request.at and later else None
-    return create_job(request.tenant, {**request.spec, "pool": request.pool.slug, "schedule": planned})
+    spec = {**request.spec, "pool": request.pool.slug, "schedule": None}
+    if later is not None:
+        try:
+            with transaction.atomic():
+                job = create_job(request.tenant, {**spec, "schedule": {"at": instants.as_text(later)}})
+        except Refused as refusal:
+            if refusal.code != "past":
+                raise
+        else:
+            return job, later
+    return create_job(request.tenant, spec), None
 
 
 def _cancel(request: RunRequest) -> None:

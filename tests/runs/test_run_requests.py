@@ -10,6 +10,7 @@ from auditlog.models import AuditEntry
 from jobs.models import Job, JobStatus, Pool, Role, RunRequest, Tenant
 from jobs.services import create_job
 from jobs.tenants import create_key
+from runs import run_requests
 from runs.models import LiveRun, Run
 from runs.run_requests import apply_requests
 from scheduler_project.sdk.database_link import DatabaseLink
@@ -103,6 +104,23 @@ def test_a_manual_run_is_taken_back_and_its_job_stays(worker: Caller, job: Job) 
     assert worker.post(f"{found['links']['self']}/cancel").json()["state"] == "cancelled"
     job.refresh_from_db()
     assert job.status == JobStatus.ACTIVE and not LiveRun.objects.exists()
+
+
+def test_an_instant_that_passes_while_the_job_is_made_is_now(
+    worker: Caller, pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = now()
+    monkeypatch.setattr(run_requests, "database_now", lambda: at - timedelta(milliseconds=1))
+    answer = worker.post("worker/run-requests", {"key": "k", "at": at.isoformat(), "spec": once()})
+    assert answer.status_code == 201, answer.content
+    assert LiveRun.objects.get().run_id == UUID(answer.json()["run"])
+
+
+def test_a_later_run_of_a_declared_job_is_refused_and_not_forgotten(worker: Caller, job: Job) -> None:
+    at = now() + timedelta(hours=1)
+    body = {"key": "k", "at": at.isoformat(), "spec": {"name": "settle", "input": {}}}
+    refusal(worker.post("worker/run-requests", body), 400, "at")
+    assert not RunRequest.objects.exists()
 
 
 def test_an_instant_of_long_ago_is_refused_and_nothing_is_kept(worker: Caller, pool: Pool) -> None:
