@@ -103,7 +103,7 @@ def test_a_callback_after_a_missed_deadline_is_told_so(ledger: Ledger) -> None:
             "{}",
             "PT1H",
         )
-        rescue.execute(SQL["report"], report_values([callbacks._missed(overdue)]))
+        rescue.execute(SQL["report"], report_values([callbacks._missed(overdue, now())]))
         with meanwhile(lambda: complete(claim, token)) as callback:
             wait_until_somebody_waits_for(rescue)
             rescue.commit()
