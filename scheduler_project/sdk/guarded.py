@@ -10,6 +10,7 @@ from pathlib import Path
 
 from . import guard, processes
 from .runtime import Config, Runtime
+from .spawned import Spawned
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +26,7 @@ LAST_WORDS = 8.0
 class GuardedWorker:
     def __init__(self, spool_folder: Path, config: Config) -> None:
         self.runtime = Runtime.create(spool_folder, config)
-        self._guard: subprocess.Popen[bytes] | None = None
+        self._guard: Spawned | None = None
         self._started = self._started_at = 0.0
         self._feed: subprocess.Popen[bytes] | None = None
         self._feed_started, self._feed_pause = 0.0, FEED_RESTART
@@ -34,23 +35,18 @@ class GuardedWorker:
         """Starts the guard, and again whenever it is gone: it continues with what the slots say."""
         if self.runtime.table.stopping:
             return
-        if self._guard is not None and self._guard.poll() is None:
+        if self._guard is not None and self._guard.is_alive():
             self._kill_if_stuck(self._guard)
             return
         if time.monotonic() - self._started < GUARD_RESTART:
             return
         if self._guard is not None:
-            logger.error("The guard ended with %s and is started again", self._guard.returncode)
+            logger.error("The guard ended with %s and is started again", self._guard.ended_with)
         self._started, self._started_at = time.monotonic(), processes.boottime()
-        self._guard = subprocess.Popen(
-            guard.command(self.runtime.folder),
-            env=environment(),
-            stdin=subprocess.DEVNULL,
-            # It outlives the worker's terminal and process group: it has to tell how the worker ended.
-            start_new_session=True,
-        )
+        # In a session of its own: it outlives the worker's terminal and group, and has to tell how the worker ended.
+        self._guard = Spawned(guard.command(self.runtime.folder), environment())
 
-    def _kill_if_stuck(self, running: subprocess.Popen[bytes]) -> None:
+    def _kill_if_stuck(self, running: Spawned) -> None:
         """A guard that has not looked for a lease looks no more; its children have fenced themselves."""
         looked_at = max(self.runtime.table.ticked_at, self._started_at)
         if processes.boottime() - looked_at > self.runtime.config.lease:
@@ -94,9 +90,7 @@ class GuardedWorker:
         self.runtime.table.stop()
         if self._guard is None:
             return
-        try:
-            self._guard.wait(LAST_WORDS)
-        except subprocess.TimeoutExpired:
+        if not self._guard.wait(LAST_WORDS):
             logger.warning("The guard still has results to tell; it stays until they are told")
 
 
