@@ -228,7 +228,11 @@ def button(
     made = action(
         description=title, icon=icon, variant=VARIANTS[variant], dialog=dialog, permissions=[permission]
     )
-    return lambda handler: cast(Handler, _of_allowed_rows(made(handler), permission))
+
+    def asking(handler: Handler) -> Handler:
+        return cast(Handler, _of_allowed_rows(made(handler), permission))
+
+    return asking
 
 
 def _of_allowed_rows(handler: Any, permission: str) -> Any:

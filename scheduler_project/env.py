@@ -43,13 +43,13 @@ def integer(name: str, default: int, minimum: int, maximum: int) -> int:
     return int(_within(name, number, minimum, maximum))
 
 
-def seconds(name: str, default: float, minimum: float, maximum: float) -> float:
+def number(name: str, default: float, minimum: float, maximum: float) -> float:
     value = text(name, str(default))
     try:
-        number = float(value)
+        found = float(value)
     except ValueError:
-        raise ImproperlyConfigured(f"{name}={value!r} is not a number of seconds") from None
-    return _within(name, number, minimum, maximum)
+        raise ImproperlyConfigured(f"{name}={value!r} is not a number") from None
+    return _within(name, found, minimum, maximum)
 
 
 def _within(name: str, number: float, minimum: float, maximum: float) -> float:
