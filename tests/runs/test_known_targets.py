@@ -1,4 +1,4 @@
-"""What the workers of a pool know: refused when it is written down, or said where there is nobody to ask (R21)."""
+"""What the workers of a pool know: refused when it is written down, or said where there is nobody to ask."""
 
 from datetime import timedelta
 from typing import Any
