@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import logging
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -59,6 +60,7 @@ MOST_HELD = 20_000
 MOST_TARGETS = 5_000
 MOST_DECLARATIONS = 1_000
 LONGEST_DELAY = 31 * 86_400.0
+FINGERPRINT = re.compile("[0-9a-f]{0,32}")
 # What may become of a run, by what came of the attempt. The retry policy is the worker's to apply.
 NEXT_STATES = {
     SUCCEEDED: (FinalState.SUCCEEDED, LiveState.WAITING_CALLBACK),
@@ -99,6 +101,9 @@ class RemoteLedger(PostgresLedger):
     def heartbeat(self, beat: Beat) -> Answer:
         if not self._owned([beat.incarnation]):
             return Answer(known=False)
+        for name in ("slots", "busy", "foreign_busy"):
+            if not 0 <= (given := getattr(beat, name)) <= MOST_SLOTS:
+                raise refused(name, f"{given} slots are out of range", f"0 to {MOST_SLOTS}", "out_of_range")
         _refuse_many("held", beat.held, MOST_HELD)
         _refuse_many("stopping", beat.stopping, MOST_HELD)
         return super().heartbeat(beat)
@@ -325,6 +330,8 @@ def _check(end: End, at: str) -> None:
         )
     if outcome.error_class is not None and outcome.error_class not in ErrorClass.values:
         raise refused(f"{at}.outcome.error_class", f"{outcome.error_class[:40]!r} is no class of errors")
+    if not FINGERPRINT.fullmatch(outcome.fingerprint or ""):
+        raise refused(f"{at}.outcome.fingerprint", "is no fingerprint", "up to 32 hexadecimal digits")
     for name in ("result", "next_input"):
         refuse_large(getattr(outcome, name, None), f"{at}.outcome.{name}")
 

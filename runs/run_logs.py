@@ -54,12 +54,20 @@ def read_log(run: Run, number: int | None = None) -> bytes:
 
 def lines(log: bytes) -> Iterator[Line]:
     for raw in log.splitlines():
-        try:
-            line = json.loads(raw)
-            yield Line(line["t"], line["s"], line["l"], line["m"])
-        except (ValueError, KeyError, TypeError):
-            # A writer killed in the middle of a line leaves half of one.
-            yield Line("", "", "", raw.decode("utf-8", "replace"))
+        # A writer killed in the middle of a line leaves half of one, and a worker of somebody's may bring anything.
+        yield _read_line(raw) or Line("", "", "", raw.decode("utf-8", "replace"))
+
+
+def _read_line(raw: bytes) -> Line | None:
+    try:
+        line = json.loads(raw)
+        given = Line(line["t"], line["s"], line["l"], line["m"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    if not all(isinstance(part, str) for part in given):
+        return None
+    # Half a surrogate pair is no character, and could not be sent.
+    return Line(*(part.encode("utf-8", "replace").decode() for part in given))
 
 
 def _read(claim: Claimed | None, run: Run) -> bytes | None:

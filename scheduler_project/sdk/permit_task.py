@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 NAME = "beatkeeper.run"
 LANE_HEADER = "beatkeeper_lane"
+LONGEST_ID = 10
 # Other lanes and the host's own tasks get their turn: a permit comes for every run.
 TURN_SECONDS = 1.0
 
@@ -54,6 +55,6 @@ def lane_of(request: Any) -> Lane | None:
 def lane_named(header: Any) -> Lane | None:
     """None: not a permit we understand. It is acked; what it stood for is served by the heartbeat."""
     pool, _, tenant = str(header or "").partition(":")
-    if not (pool.isdecimal() and tenant.isdecimal()):
+    if not all(number.isdecimal() and len(number) <= LONGEST_ID for number in (pool, tenant)):
         return None
     return Lane(id=0, pool_id=int(pool), tenant_id=int(tenant), queue="")

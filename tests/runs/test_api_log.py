@@ -106,6 +106,18 @@ def test_the_log_of_a_finished_run_is_text_or_json_lines(caller: Caller, store: 
     assert json.loads(lines.content.splitlines()[0])["stream"] == "stdout"
 
 
+def test_a_line_that_a_worker_made_up_is_shown_as_it_is(caller: Caller, store: FolderLogStore) -> None:
+    live = make_run(post_job(caller.tenant), LiveState.RUNNING)
+    made_up = [b'{"t": 1, "s": 2, "l": 3, "m": 4}', b"[" * 100_000, b'"text"', b"\xff"]
+    with store.open(live.pk, 1) as file:
+        file.write(b"\n".join(made_up))
+        file.write(b'\n{"t": "", "s": "", "l": "", "m": "half \\ud800"}\n')
+    for form in ("text", "jsonl"):
+        answer = caller.get(f"runs/{live.pk}/log", format=form)
+        assert answer.status_code == 200 and answer.content.count(b"\n") == 5
+        assert b"half ?" in answer.content
+
+
 def test_the_log_of_a_running_attempt_is_read_while_it_runs(caller: Caller, store: FolderLogStore) -> None:
     live = make_run(post_job(caller.tenant), LiveState.RUNNING)
     assert caller.get(f"runs/{live.pk}/log").content == b""

@@ -34,6 +34,7 @@ POISON: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
     "bad expires": ({"expires": "the day after"}, BODY, {}),
     "bad eta": ({"eta": {"a": 1}}, BODY, {}),
     "no lane": ({"beatkeeper_lane": "default:acme"}, BODY, {}),
+    "a lane beyond all numbers": ({"beatkeeper_lane": f"1:{'1' * 5000}"}, BODY, {}),
     "arguments": ({}, "[[1], {}, {}]", {}),
     "a chain": ({}, CHAINED, {}),
     "deep": ({}, "[" * 10_000, {}),
