@@ -17,7 +17,7 @@ import amqp
 import kombu
 from amqp.spec import Basic
 
-from runs.brokers import DEAD_LETTERS, DEAD_LETTERS_KEPT, REJECTED_ALONE, Broker
+from runs.brokers import DEAD_MESSAGES, DEAD_MESSAGES_KEPT, REJECTED_ALONE, Broker
 from runs.permits import Permit, Press
 
 logger = logging.getLogger(__name__)
@@ -170,7 +170,7 @@ class Session:
         self._channel.events["basic_nack"].add(self._on_nack)
         self._channel.events["basic_return"].add(self._on_return)
         self._press = Press(self._channel.channel_id)
-        self._declare_dead_letters()
+        self._declare_dead_messages()
 
     def __enter__(self) -> Self:
         return self
@@ -193,19 +193,21 @@ class Session:
     def waiting(self) -> int:
         return len(self._waiting)
 
-    def _declare_dead_letters(self) -> None:
+    def _declare_dead_messages(self) -> None:
         """Before the first queue that names the exchange. Without it what is rejected is dropped."""
         channel = self._link.channel()
         try:
-            channel.exchange_declare(DEAD_LETTERS, "headers", durable=True, auto_delete=False)
-            channel.queue_declare(DEAD_LETTERS, durable=True, auto_delete=False, arguments=DEAD_LETTERS_KEPT)
-            channel.queue_bind(DEAD_LETTERS, DEAD_LETTERS, arguments=REJECTED_ALONE)
+            channel.exchange_declare(DEAD_MESSAGES, "headers", durable=True, auto_delete=False)
+            channel.queue_declare(
+                DEAD_MESSAGES, durable=True, auto_delete=False, arguments=DEAD_MESSAGES_KEPT
+            )
+            channel.queue_bind(DEAD_MESSAGES, DEAD_MESSAGES, arguments=REJECTED_ALONE)
             channel.close()
         except amqp.ChannelError as error:
             logger.error(
                 "%s refuses %s; what no worker can read is dropped there: %s",
                 self.broker,
-                DEAD_LETTERS,
+                DEAD_MESSAGES,
                 error,
             )
 

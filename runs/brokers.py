@@ -14,16 +14,16 @@ MOST_IN_A_QUEUE = 20_000
 # its lane comes to life again, the first permit comes back and it is declared anew.
 QUEUE_LIFE_MS = 86_400_000
 # Where the broker moves what a worker could not read and rejected; exchange and queue have one name.
-DEAD_LETTERS = f"{settings.QUEUE_PREFIX}.dead"
+DEAD_MESSAGES = f"{settings.QUEUE_PREFIX}.dead"
 BOUNDS = {
     "x-message-ttl": PERMIT_LIFE_MS,
     "x-max-length": MOST_IN_A_QUEUE,
     "x-expires": QUEUE_LIFE_MS,
-    "x-dead-letter-exchange": DEAD_LETTERS,
+    "x-dead-letter-exchange": DEAD_MESSAGES,
 }
 # Permits that grew too old or were too many come there as well: only what was rejected gets into the queue.
 REJECTED_ALONE = {"x-match": "all-with-x", "x-first-death-reason": "rejected"}
-DEAD_LETTERS_KEPT = {"x-queue-type": "classic", "x-max-length": 10_000}
+DEAD_MESSAGES_KEPT = {"x-queue-type": "classic", "x-max-length": 10_000}
 # Version and arguments by queue type. The version is part of a queue's name, so that queues of old and new
 # arguments stand side by side: change the arguments, change the version.
 CLASSIC = ("v2", {"x-queue-type": "classic", "x-max-priority": HIGHEST_PRIORITY, **BOUNDS})

@@ -55,7 +55,7 @@ CHECKS = [
     Named("queued runs", work.queued_runs, _tables),
     Named("workers", work.workers, _tables),
     Named("queues", broker.lane_queues, _tables_and_broker),
-    Named("dead messages", broker.dead_letters, _tables_and_broker),
+    Named("dead messages", broker.dead_messages, _tables_and_broker),
     Named("unrunnable jobs", work.unrunnable_jobs, _tables),
     Named("declarations", work.declarations, _tables),
     Named("one state each", history.one_state_each, _tables),

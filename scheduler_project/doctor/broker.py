@@ -13,7 +13,7 @@ from django.conf import settings
 from kombu import Connection
 
 from jobs.models import Pool
-from runs.brokers import DEAD_LETTERS, Broker, known_brokers
+from runs.brokers import DEAD_MESSAGES, Broker, known_brokers
 from runs.models import Lane, LiveRun
 from runs.states import LiveState
 from scheduler_project.doctor.database import first_line, place
@@ -109,16 +109,16 @@ def lane_queues() -> Findings:
         )
 
 
-def dead_letters() -> Findings:
+def dead_messages() -> Findings:
     """What workers could not read. A worker's log says of each what was wrong with it."""
     found = False
     for broker in filter(is_there, known_brokers().values()):
         with connected(broker) as link:
-            waiting = messages_of(link, DEAD_LETTERS)
+            waiting = messages_of(link, DEAD_MESSAGES)
         if waiting:
             found = True
             yield problem(
-                f"{counted(waiting, 'message')} that no worker could read wait in {DEAD_LETTERS} of {broker}",
+                f"{counted(waiting, 'message')} that no worker could read wait in {DEAD_MESSAGES} of {broker}",
                 "find out who sends them, then purge the queue: docs/brokers.md says how",
             )
     if not found:

@@ -9,7 +9,7 @@ import amqp
 import pytest
 
 from runs.broker_session import Session
-from runs.brokers import DEAD_LETTERS, Broker
+from runs.brokers import DEAD_MESSAGES, Broker
 from scheduler_project.doctor import broker as doctor
 from scheduler_project.sdk.permit_form import PLAIN_BODY, wrong_with
 from tests.processes import Processes
@@ -57,10 +57,10 @@ def message_of(headers: dict[str, Any], body: str, properties: dict[str, Any]) -
 def stage(processes: Processes, tmp_path: Path, broker_url: str, request: Any) -> Iterator[CeleryStage]:
     with Session(Broker("", broker_url)):
         stage = CeleryStage(processes, tmp_path, broker_url, getattr(request, "param", "classic"))
-    stage.channel.queue_purge(DEAD_LETTERS)
+    stage.channel.queue_purge(DEAD_MESSAGES)
     yield stage
     processes.stop_all()
-    stage.channel.queue_purge(DEAD_LETTERS)
+    stage.channel.queue_purge(DEAD_MESSAGES)
     stage.close()
 
 
@@ -69,7 +69,7 @@ def publish(stage: CeleryStage, message: amqp.Message) -> None:
 
 
 def dead(stage: CeleryStage) -> int:
-    return int(stage.channel.queue_declare(DEAD_LETTERS, passive=True).message_count)
+    return int(stage.channel.queue_declare(DEAD_MESSAGES, passive=True).message_count)
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
@@ -94,14 +94,14 @@ def test_a_dead_letter_is_kept_whole_and_says_where_it_was(stage: CeleryStage) -
     stage.worker(1)
     publish(stage, message_of(*POISON["unknown task"]))
     wait_until(lambda: dead(stage) == 1, 20, "the dead letter")
-    kept = stage.channel.basic_get(DEAD_LETTERS, no_ack=True)
+    kept = stage.channel.basic_get(DEAD_MESSAGES, no_ack=True)
     assert kept.headers["task"] == "nobody.knows" and kept.body in (BODY, BODY.encode())
     assert kept.headers["x-first-death-queue"] == stage.lane_queue
     assert kept.headers["x-first-death-reason"] == "rejected"
 
 
 @pytest.mark.parametrize("stage", ["classic", "quorum"], indirect=True)
-def test_permits_that_grew_too_old_or_too_many_are_no_dead_letters(stage: CeleryStage) -> None:
+def test_permits_that_grew_too_old_or_too_many_are_no_dead_messages(stage: CeleryStage) -> None:
     """Where nobody consumes the broker drops them, by way of the same exchange."""
     small = f"{stage.lane_queue}.small"
     stage.channel.queue_declare(
@@ -127,7 +127,7 @@ def test_doctor_counts_them(stage: CeleryStage, settings: Any) -> None:
         publish(stage, message_of(*POISON[name]))
     wait_until(lambda: dead(stage) == 2, 20, "the dead letters")
     said = problems(doctor.dead_letters)
-    assert "2 messages" in said and DEAD_LETTERS in said and "docs/brokers.md" in said
+    assert "2 messages" in said and DEAD_MESSAGES in said and "docs/brokers.md" in said
 
 
 @pytest.mark.parametrize("name", [name for name in POISON if name not in HARMLESS])
