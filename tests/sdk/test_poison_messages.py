@@ -73,7 +73,7 @@ def dead(stage: CeleryStage) -> int:
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
-def test_they_end_with_the_dead_letters_and_the_worker_goes_on(stage: CeleryStage, pool: str) -> None:
+def test_they_end_with_the_dead_messages_and_the_worker_goes_on(stage: CeleryStage, pool: str) -> None:
     worker = stage.worker(1, pool=pool)
     poison = {name: parts for name, parts in POISON.items() if name not in HARMLESS}
     for parts in poison.values():
@@ -121,12 +121,12 @@ def test_permits_that_grew_too_old_or_too_many_are_no_dead_messages(stage: Celer
 
 def test_doctor_counts_them(stage: CeleryStage, settings: Any) -> None:
     settings.CELERY_BROKER_URL = stage.broker
-    assert problems(doctor.dead_letters) == ""
+    assert problems(doctor.dead_messages) == ""
     stage.worker(1)
     for name in ("no id", "bad JSON"):
         publish(stage, message_of(*POISON[name]))
-    wait_until(lambda: dead(stage) == 2, 20, "the dead letters")
-    said = problems(doctor.dead_letters)
+    wait_until(lambda: dead(stage) == 2, 20, "the dead messages")
+    said = problems(doctor.dead_messages)
     assert "2 messages" in said and DEAD_MESSAGES in said and "docs/brokers.md" in said
 
 
