@@ -158,7 +158,8 @@ def _judge(database: Database, began: datetime, stopped: datetime, returned: dat
         if second >= down_to and per_second[second] >= NORMAL_AGAIN * normal
     ]
     doubled, lost = database.rows(
-        "SELECT (SELECT count(*) FROM (SELECT FROM beatkeeper_attempt GROUP BY run_id HAVING count(*) > 1) twice),"
+        "SELECT (SELECT count(*) FROM (SELECT FROM beatkeeper_attempt WHERE outcome <> 'given_back'"
+        "  GROUP BY run_id HAVING count(*) > 1) twice),"
         " (SELECT count(*) FROM beatkeeper_run run WHERE (run.state IS NULL) <>"
         "  EXISTS (SELECT FROM beatkeeper_live_run live WHERE live.id = run.id))"
     )[0]
