@@ -60,6 +60,7 @@ MOST_HELD = 20_000
 MOST_TARGETS = 5_000
 MOST_DECLARATIONS = 1_000
 LONGEST_DELAY = 31 * 86_400.0
+DIGEST = re.compile("[0-9a-f]{64}")
 FINGERPRINT = re.compile("[0-9a-f]{0,32}")
 # What may become of a run, by what came of the attempt. The retry policy is the worker's to apply.
 NEXT_STATES = {
@@ -330,6 +331,8 @@ def _check(end: End, at: str) -> None:
         )
     if outcome.error_class is not None and outcome.error_class not in ErrorClass.values:
         raise refused(f"{at}.outcome.error_class", f"{outcome.error_class[:40]!r} is no class of errors")
+    if verdict.state == LiveState.WAITING_CALLBACK and not DIGEST.fullmatch(outcome.callback_digest or ""):
+        raise refused(f"{at}.outcome.callback_digest", "is no digest", "64 hexadecimal digits")
     if not FINGERPRINT.fullmatch(outcome.fingerprint or ""):
         raise refused(f"{at}.outcome.fingerprint", "is no fingerprint", "up to 32 hexadecimal digits")
     for name in ("result", "next_input"):

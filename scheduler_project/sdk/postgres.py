@@ -337,7 +337,9 @@ def report_values(ended: Sequence[Ended]) -> dict[str, list[Any]]:
         "log_objects": [log.object if log else "" for log in logs],
         "log_offsets": [log.offset if log else None for log in logs],
         "log_lengths": [log.length if log else None for log in logs],
-        "next_inputs": [outcome.next_input and Jsonb(outcome.next_input) for outcome in outcomes],
+        "next_inputs": [
+            None if outcome.next_input is None else Jsonb(outcome.next_input) for outcome in outcomes
+        ],
         "callback_digests": [outcome.callback_digest or None for outcome in outcomes],
         "callback_contents": [outcome.callback_content or None for outcome in outcomes],
     }

@@ -506,6 +506,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("report", {"delay": 1e9}, "ended[0].verdict.delay"),
     ("report", {"error_class": "mood"}, "ended[0].outcome.error_class"),
     ("report", {"result": "x" * 70_000}, "ended[0].outcome.result"),
+    ("report", {"state": "waiting_callback"}, "ended[0].outcome.callback_digest"),
     ("report", {"fingerprint": "f00d&tenant=1"}, "ended[0].outcome.fingerprint"),
     ("report", {"log": "%"}, "ended[0].log"),
     ("report", {"claim_seq": 2**70}, "ended[0].claim_seq"),

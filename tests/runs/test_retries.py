@@ -83,6 +83,12 @@ def test_the_next_attempt_gets_what_the_task_has_changed(ledger: Ledger) -> None
     assert Run.objects.get().input is None, "what was asked for stays as it was"
 
 
+def test_the_next_attempt_may_be_given_nothing(ledger: Ledger) -> None:
+    claim = claim_of(ledger, make_job(), input={"args": [1]})
+    assert tell(ledger, claim, replace(failed(), next_input={}), AGAIN) == "delayed"
+    assert LiveRun.objects.get(pk=claim.run_id).input == {}
+
+
 def test_a_run_keeps_its_input_when_nothing_is_changed(ledger: Ledger) -> None:
     claim = claim_of(ledger, make_job(), input={"args": [1]})
     tell(ledger, claim, failed(), AGAIN)
