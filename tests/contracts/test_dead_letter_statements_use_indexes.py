@@ -109,3 +109,5 @@ def test_the_next_retries_of_a_tenant_at_its_budget_are_found_by_rank(connection
         assert waiting.rows == 1 and waiting.buffers <= 60, waiting
         cost = cost_of(connection, SQL["release_retries"], {"tenants": [1], "counts": [50]})
         assert cost.buffers <= 50 * 80, cost
+    # What was rolled back lies in the indexes still, and other tests count what they read there.
+    connection.execute("VACUUM beatkeeper_live_run")
