@@ -6,7 +6,7 @@ from django.contrib import admin
 from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
 
-from jobs.display import NOTHING, moment
+from jobs.display import NOTHING, as_json, moment
 from jobs.staff import (
     BUSY,
     GOOD,
@@ -57,9 +57,9 @@ class RedriveAdmin(LookOnly):
         "last_refusal",
         ("per_minute", "requested_by", "reason"),
         ("created_at", "ended_at", "ended_by"),
-        "input",
+        "shown_input",
     )
-    readonly_fields = ("shown_state", "to_come")
+    readonly_fields = ("shown_state", "to_come", "shown_input")
 
     def get_actions_detail(self, request: HttpRequest, object_id: Any) -> list[Any]:
         redrive = self.get_object(request, str(object_id))
@@ -82,6 +82,10 @@ class RedriveAdmin(LookOnly):
     def to_come(self, redrive: Redrive) -> str:
         left = redrives.left(redrive)
         return f"{left:,} or more" if left >= MOST_COUNTED else f"{left:,}"
+
+    @admin.display(description="input")
+    def shown_input(self, redrive: Redrive) -> SafeString | str:
+        return as_json(redrive.input)
 
     @admin.display(description="a minute")
     def pace(self, redrive: Redrive) -> str:

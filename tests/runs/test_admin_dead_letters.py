@@ -87,6 +87,13 @@ def test_a_group_is_sent_on_its_way_at_a_pace(staff: Client, job: Job) -> None:
     assert "is stopped" in told(press(staff, redrive, "stop"))
 
 
+def test_the_input_of_a_redrive_is_shown_like_that_of_a_run(staff: Client, job: Job) -> None:
+    make_dead(job)
+    redrive = redrives.start(job.tenant, "f00d", 30, {"kwargs": {"password": "hunter2", "size": 7}})
+    page = staff.get(reverse("admin:beatkeeper_runs_redrive_change", args=[redrive.pk])).content.decode()
+    assert "size" in page and "hunter2" not in page
+
+
 def test_the_dialog_says_how_many_and_of_what(staff: Client, job: Job) -> None:
     dead = [make_dead(job) for _ in range(3)]
     url = reverse("admin:beatkeeper_runs_deadletter_change", args=[dead[0].pk]).removesuffix("change/")
