@@ -356,18 +356,21 @@ WITH locked AS MATERIALIZED (
 UPDATE beatkeeper_live_run live SET state = 'ready', reason = '' FROM locked WHERE live.id = locked.id;
 
 -- name: begin_probes
--- Of breakers whose cool-down is over, or whose probe is gone without a word, the next probe: the run that waits for
--- the oldest planned time. The gates are ours.
+-- Of breakers whose cool-down is over, or whose probe is gone without a word or paused, the next probe: the run that
+-- waits for the oldest planned time, and is not paused with its job. The gates are ours.
 WITH due AS MATERIALIZED (
-    SELECT breaker.job_id FROM beatkeeper_breaker breaker
+    SELECT breaker.job_id, job.status = 'paused' AS paused
+    FROM beatkeeper_breaker breaker JOIN beatkeeper_job job ON job.id = breaker.job_id
     WHERE breaker.job_id = ANY (%(jobs)s::uuid[])
       AND (breaker.state = 'open' AND breaker.probe_at <= %(now)s
            OR breaker.state = 'half_open'
-              AND NOT EXISTS (SELECT FROM beatkeeper_live_run live WHERE live.id = breaker.probe))
+              AND NOT EXISTS (SELECT FROM beatkeeper_live_run live WHERE live.id = breaker.probe
+                                AND NOT (live.state = 'blocked' AND live.reason = 'paused')))
 ), chosen AS MATERIALIZED (
     SELECT due.job_id, oldest.id FROM due CROSS JOIN LATERAL (
         SELECT live.id FROM beatkeeper_live_run live
         WHERE live.state = 'blocked' AND live.reason = 'breaker' AND live.job_id = due.job_id
+          AND NOT (due.paused AND live.trigger IN ('schedule', 'catch_up'))
         ORDER BY live.id LIMIT 1
         FOR UPDATE SKIP LOCKED
     ) oldest

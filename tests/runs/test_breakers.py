@@ -7,13 +7,13 @@ import psycopg
 import pytest
 
 from auditlog.models import AuditEntry
-from jobs.models import Job, Role
+from jobs.models import Job, JobStatus, Role
 from jobs.services import edit_job
 from runs import breakers, services
 from runs.dispatch import dispatch_pool
 from runs.models import Breaker, BreakerState, JobGate, LiveRun, NodeState
 from runs.rescue import RescueMemory, rescue_once
-from runs.states import LiveState
+from runs.states import LiveState, Trigger
 from scheduler_project.sdk.ledger import Claim
 from scheduler_project.sdk.outcomes import Outcome, stated_failure
 from scheduler_project.sdk.postgres import PostgresLedger
@@ -276,6 +276,24 @@ class TestProbing:
         assert breaker(job).state == BreakerState.HALF_OPEN
         rescue(session)
         assert breaker(job).probe == second.run_id
+
+    def test_a_probe_that_is_paused_lets_another_try(
+        self, session: Session, ledger: PostgresLedger, job: Job
+    ) -> None:
+        """Whoever pauses a failing job and then runs it by hand wants to see whether it works again."""
+        open_breaker(ledger, job)
+        scheduled = [make_run(job, trigger=Trigger.SCHEDULE) for _ in range(2)]
+        dispatch(session, job)
+        cool_down(job)
+        rescue(session)
+        assert breaker(job).probe == scheduled[0].run_id
+        Job.objects.filter(pk=job.pk).update(status=JobStatus.PAUSED)
+        by_hand = make_run(job, trigger=Trigger.MANUAL)
+        for _ in range(2):
+            dispatch(session, job)
+        rescue(session)
+        assert breaker(job).probe == by_hand.run_id
+        assert LiveRun.objects.get(pk=by_hand.pk).state == LiveState.READY
 
     def test_a_probe_that_is_given_back_stays_the_probe(
         self, session: Session, ledger: PostgresLedger, job: Job
