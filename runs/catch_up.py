@@ -110,6 +110,11 @@ def give_up(connection: Connection, job_id: UUID, reason: str) -> int:
     return change(connection, "give_up_spans", {"job": job_id, "reason": reason})
 
 
+def tell_moved(connection: Connection, job_id: UUID, now: datetime, reason: str) -> int:
+    """What came and was moved to later gets no run any more. The caller holds the clock."""
+    return change(connection, "tell_moved", {"job": job_id, "now": now, "reason": reason})
+
+
 def go_on_with(connection: Connection, job_id: UUID, before: int, version: int) -> int:
     """Both versions plan the same times; what was missed runs as the new one says. The caller holds the clock."""
     return change(connection, "move_spans_to_version", {"job": job_id, "before": before, "version": version})

@@ -108,7 +108,8 @@ def keep_catching_up(job: Job, spec: JobVersion, **_: Any) -> None:
 
 
 @receiver(signals.job_stopped)
-def end_unfinished(job: Job, reason: str, **_: Any) -> None:
+def end_unfinished(job: Job, now: datetime, reason: str, **_: Any) -> None:
     connection.ensure_connection()
     catch_up.give_up(connection.connection, job.pk, catch_up_pace.CANCELLED)
+    catch_up.tell_moved(connection.connection, job.pk, now, catch_up_pace.CANCELLED)
     cancel_unfinished(job, reason)

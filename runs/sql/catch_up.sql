@@ -97,6 +97,20 @@ DELETE FROM beatkeeper_missed_span WHERE id = ANY (%(ids)s::bigint[]);
 UPDATE beatkeeper_missed_span SET state = 'settled', reason = %(reason)s, policy = 'skip', cursor = NULL, next_at = NULL
 WHERE job_id = %(job)s AND state = 'working';
 
+-- name: tell_moved
+-- Planned times that have come, and wait for an instant to which somebody moved them: the job does not live to see it.
+WITH given_up AS (
+    UPDATE beatkeeper_planned_change SET done_at = clock_timestamp()
+    WHERE job_id = %(job)s AND done_at IS NULL AND moved_to IS NOT NULL AND planned_at <= %(now)s
+    RETURNING job_id, planned_at
+)
+INSERT INTO beatkeeper_missed_span (tenant_id, job_id, version, slice, from_at, to_at, reason, policy, count)
+SELECT job.tenant_id, job.id, job.version, clock.slice, planned_at, planned_at + interval '1 millisecond',
+       %(reason)s, 'skip', 1
+FROM given_up
+JOIN beatkeeper_job job ON job.id = given_up.job_id
+JOIN beatkeeper_job_clock clock ON clock.job_id = given_up.job_id;
+
 -- name: move_spans_to_version
 -- The planned times of both versions are the same, so what is to come runs as the new one says.
 UPDATE beatkeeper_missed_span SET version = %(version)s

@@ -8,8 +8,8 @@ import pytest
 from django.db import connection
 
 from auditlog.models import AuditEntry
-from jobs.models import Effect, Job, JobStatus, JobVersion, Stop, StopKind, Tenant
-from jobs.services import cancel_job, edit_job
+from jobs.models import Effect, Job, JobStatus, JobVersion, PlannedChange, Stop, StopKind, Tenant
+from jobs.services import cancel_job, delete_job, edit_job
 from runs import catch_up
 from runs.catch_up import CaughtUp, catch_up_once, foresee_gap, settle_gap
 from runs.gaps import MOST_COUNTED
@@ -223,6 +223,21 @@ class TestChangesOfTheJob:
         span = MissedSpan.objects.get(job=job)
         assert (span.state, span.reason, span.cursor) == ("settled", "cancelled", None)
         assert step(session).runs == 0
+
+    def test_a_moved_time_that_a_cancelled_job_does_not_live_to_see_is_told(self, session: Session) -> None:
+        """Its planned time has come; one ahead is no planned time any more."""
+        job = make_job(next_run_at=now() + HOUR, spec={"schedule": {"every": 3600}})
+        come, ahead = now() - MINUTE, now() + HOUR
+        for at in (come, ahead):
+            PlannedChange.objects.create(job=job, planned_at=at, moved_to=now() + 2 * HOUR)
+        cancel_job(job)
+        span = MissedSpan.objects.get(job=job)
+        assert (span.from_at, span.to_at) == (come, come + MILLISECOND)
+        assert (span.state, span.reason, span.count) == ("settled", "cancelled", 1)
+        assert PlannedChange.objects.get(job=job, planned_at=come).done_at is not None
+        assert PlannedChange.objects.get(job=job, planned_at=ahead).done_at is None
+        delete_job(job)
+        assert MissedSpan.objects.count() == 1
 
     def test_another_policy_ends_it(self, session: Session) -> None:
         job = self.behind(session)
