@@ -14,11 +14,11 @@ from types import TracebackType
 from typing import Any, Self
 
 import amqp
-import kombu
 from amqp.spec import Basic
 
 from runs.brokers import DEAD_MESSAGES, DEAD_MESSAGES_KEPT, REJECTED_ALONE, Broker
 from runs.permits import Permit, Press
+from scheduler_project.sdk.broker_tls import CheckedConnection
 
 logger = logging.getLogger(__name__)
 
@@ -142,7 +142,7 @@ class Link(amqp.Connection):
 
 
 def connect(url: str) -> Any:
-    described = kombu.Connection(url, connect_timeout=TIMEOUT_SECONDS, heartbeat=HEARTBEAT_SECONDS)
+    described = CheckedConnection(url, connect_timeout=TIMEOUT_SECONDS, heartbeat=HEARTBEAT_SECONDS)
     transport: Any = described.transport
     transport.Connection = Link
     return transport.establish_connection()

@@ -5,6 +5,7 @@ Permits say no more than that a lane has work, but who may purge or forge them f
 
 import re
 import secrets
+import ssl
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ from auditlog.record import record
 from jobs.input_checks import refused
 from jobs.models import Pool, Tenant
 from jobs.refusals import Conflict
+from runs.brokers import REMEDY
+from scheduler_project.sdk.broker_tls import tls_trouble
 
 NOTHING = "^$"
 # Pools and versions of queues; a slug has no dot, and the queues that small tenants share have one more part.
@@ -101,16 +104,21 @@ class ManagementApi:
 
     def _call(self, method: str, path: str, body: object) -> None:
         try:
-            answer = httpx.request(method, self._url + path, json=body, auth=self._login, timeout=PATIENCE)
+            answer = httpx.request(
+                method, self._url + path, json=body, auth=self._login, timeout=PATIENCE, verify=tls()
+            )
         except httpx.HTTPError as error:
-            raise Conflict(
-                f"the broker's API at {self._url} does not answer: {type(error).__name__}"
-            ) from None
+            why = tls_trouble(error, REMEDY) or type(error).__name__
+            raise Conflict(f"the broker's API at {self._url} does not answer: {why}") from None
         if answer.is_error and not (method == "DELETE" and answer.status_code == httpx.codes.NOT_FOUND):
             raise Conflict(
                 f"the broker's API at {self._url} refuses: {answer.status_code}",
                 hint="BEATKEEPER_BROKER_API_URL names a user with the tag administrator",
             )
+
+
+def tls() -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=settings.BROKER_CA_FILE or None)
 
 
 class Rabbitmqctl:

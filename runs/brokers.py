@@ -5,6 +5,8 @@ from typing import Any
 
 from django.conf import settings
 
+from scheduler_project.sdk.broker_tls import tls_trouble
+
 HIGHEST_PRIORITY = 9
 # A permit older than this helps nobody: its run was served by a heartbeat. Where nobody consumes, because workers
 # listen to another broker or to none, they would pile up.
@@ -30,6 +32,8 @@ CLASSIC = ("v2", {"x-queue-type": "classic", "x-max-priority": HIGHEST_PRIORITY,
 # A quorum queue has its priorities without asking: none up to 3.13, two levels in 4.0 to 4.2, 32 from 4.3.
 QUORUM = ("q2", {"x-queue-type": "quorum", **BOUNDS})
 QUEUES: dict[str, tuple[str, dict[str, Any]]] = {"classic": CLASSIC, "quorum": QUORUM}
+# For a broker whose certificate is refused.
+REMEDY = "BEATKEEPER_BROKER_CA_FILE names the CA, and the URL the host as the certificate does"
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,10 @@ def known_brokers() -> dict[str, Broker]:
     """By name; the platform's own has none. Without a broker workers are fed by their heartbeats."""
     urls = {"": settings.CELERY_BROKER_URL, **settings.BROKERS}
     return {name: Broker(name, url, queue_type(name)) for name, url in urls.items() if url}
+
+
+def why_away(error: BaseException) -> str:
+    return tls_trouble(error, REMEDY) or f"{type(error).__name__}: {error}"
 
 
 def queue_type(broker: str) -> str:

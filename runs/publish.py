@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 
 from runs.broker_session import Bell, BrokerSilent, Session
-from runs.brokers import Broker
+from runs.brokers import Broker, why_away
 from runs.permits import Permit
 
 logger = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ class Publisher:
             except Exception as error:  # any broker trouble ends the session and nothing else
                 # A broker under an alarm lets us connect again at once; only a confirmation shows that it works.
                 self._silent = isinstance(error, BrokerSilent)
-                self._break(f"{type(error).__name__}: {error}")
+                self._break(why_away(error))
             if self.confirmed > confirmed or time.monotonic() - began_at > LASTING_SECONDS:
                 failures = 0
             failures += 1

@@ -10,8 +10,9 @@ from django.conf import settings  # noqa: E402 - needs the name of the settings
 
 from runs.targets import command, http  # noqa: E402
 from scheduler_project.sdk.app import Beatkeeper  # noqa: E402
+from scheduler_project.sdk.broker_tls import CheckedAMQP  # noqa: E402
 
-app = Celery("scheduler_project")
+app = Celery("scheduler_project", amqp=CheckedAMQP)
 app.conf.update(
     imports=["runs.demo_tasks"],
     # Without a broker workers are fed by their heartbeats, and nothing is ever published (promise 5).

@@ -4,17 +4,19 @@ import json
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import psycopg
 from django.core.exceptions import ImproperlyConfigured
 from psycopg.conninfo import conninfo_to_dict
 
-from scheduler_project.sdk import secret_box
+from scheduler_project.sdk import broker_tls, secret_box
 
 TRUE = {"1", "true", "yes", "on"}
 FALSE = {"0", "false", "no", "off", ""}
 BROKER_SCHEMES = ("amqp", "amqps", "pyamqp")
+BROKER_OPTIONS = ("heartbeat", "login_method", *broker_tls.IN_URL)
 BROKER_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 QUEUE_TYPES = ("classic", "quorum")
 
@@ -80,8 +82,44 @@ def choice(name: str, default: str, allowed: Sequence[str]) -> str:
     return value
 
 
+def readable_file(name: str) -> str:
+    path = text(name)
+    if path and not (os.path.isfile(path) and os.access(path, os.R_OK)):
+        raise ImproperlyConfigured(f"{name}={path!r} is no file that can be read here")
+    return path
+
+
 def names(name: str, default: str = "") -> list[str]:
     return [part.strip() for part in text(name, default).split(",") if part.strip()]
+
+
+def folders(name: str, project: str = "", private: Mapping[str, str] = MappingProxyType({})) -> list[str]:
+    """Whole paths. None holds the project, and none has anything in common with what is private, path by name."""
+    found = names(name)
+    for folder in found:
+        if os.path.realpath(folder) == "/":
+            raise ImproperlyConfigured(f"{name}: {folder!r} is everything: name the folders in it")
+        if not os.path.isabs(folder):
+            raise ImproperlyConfigured(
+                f"{name}: {folder!r} is not the whole path of a folder, such as /srv/scripts"
+            )
+        for what, own in {"the project": project, **private}.items():
+            # To cover it there is not enough: a cover goes away with what it covers, when that is replaced.
+            if _holds(folder, own) or (what in private and _holds(own, folder)):
+                raise ImproperlyConfigured(
+                    f"{name}: {folder!r} would show commands something of {what}, {own}: name the folders beside it"
+                )
+    return found
+
+
+def _holds(folder: str, other: str) -> bool:
+    """By what it is called, too: a link may be replaced by a folder."""
+    if not (folder and other):
+        return False
+    real = os.path.realpath(folder)
+    return any(
+        os.path.commonpath([real, path]) == real for path in (os.path.abspath(other), os.path.realpath(other))
+    )
 
 
 def url(name: str, default: str, schemes: Sequence[str]) -> str:
@@ -132,7 +170,19 @@ def broker_url(name: str, value: str) -> str:
             raise ImproperlyConfigured(f"{name} has a port that is not a number") from None
         if "://" in rest:
             raise ImproperlyConfigured(f"{name} holds two addresses: put `;` between those of one broker")
+        _check_options(name, urlsplit(address).query)
     return value
+
+
+def _check_options(name: str, query: str) -> None:
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    if options.pop("ssl_cert_reqs", "required") not in ("required", "CERT_REQUIRED"):
+        raise ImproperlyConfigured(f"{name}: {broker_tls.UNCHECKED}")
+    if not options.keys() <= {*BROKER_OPTIONS}:
+        # Not quoted: it may be half of a password.
+        raise ImproperlyConfigured(
+            f"{name} has something behind its ? that is none of {', '.join(BROKER_OPTIONS)}"
+        )
 
 
 def brokers(name: str) -> dict[str, str]:

@@ -6,6 +6,8 @@ from pathlib import Path
 from django.core.exceptions import ImproperlyConfigured
 
 from scheduler_project import env
+from scheduler_project.sdk.broker_tls import with_ca
+from scheduler_project.sdk.log_store import folder_of
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
@@ -33,15 +35,21 @@ DATABASES = {"default": _database}
 DATABASE_URL = env.text("DATABASE_URL")
 # Schedulers hold session locks and therefore go past a pooler.
 DATABASE_DIRECT_URL = env.postgres_url("DATABASE_DIRECT_URL", DATABASE_URL)
-CELERY_BROKER_URL = env.broker_url("CELERY_BROKER_URL", env.text("CELERY_BROKER_URL"))
+# Whom to trust where brokers speak TLS; what a URL says itself goes before it.
+BROKER_CA_FILE = env.readable_file("BEATKEEPER_BROKER_CA_FILE")
+CELERY_BROKER_URL = with_ca(
+    env.broker_url("CELERY_BROKER_URL", env.text("CELERY_BROKER_URL")), BROKER_CA_FILE
+)
 # Brokers beside the platform's own, which pools may name; and what their queues are, by name, "" for the others.
-BROKERS = env.brokers("BEATKEEPER_BROKERS")
+BROKERS = {name: with_ca(url, BROKER_CA_FILE) for name, url in env.brokers("BEATKEEPER_BROKERS").items()}
 # RabbitMQ's management API, with an administrator's login: `manage.py broker_user` makes users there.
 BROKER_API_URL = env.url("BEATKEEPER_BROKER_API_URL", "", ("https", "http"))
 QUEUE_TYPES = env.queue_types("BEATKEEPER_QUEUE_TYPE", BROKERS)
 # Another code base's django-celery-beat, if its rows are to be served (docs/celery-beat.md).
 CELERY_BEAT_URL = env.postgres_url("BEATKEEPER_CELERY_BEAT_URL", "")
-CELERY_BEAT_BROKER_URL = env.text("BEATKEEPER_CELERY_BEAT_BROKER_URL") or CELERY_BROKER_URL
+CELERY_BEAT_BROKER_URL = (
+    with_ca(env.text("BEATKEEPER_CELERY_BEAT_BROKER_URL"), BROKER_CA_FILE) or CELERY_BROKER_URL
+)
 CELERY_BEAT_QUEUE = env.text("BEATKEEPER_CELERY_BEAT_QUEUE") or "celery"
 CELERY_BEAT_RESEND = env.choice("BEATKEEPER_CELERY_BEAT_UNKNOWN", "resend", ("resend", "drop")) == "resend"
 CELERY_BEAT_KEEP_DAYS = env.number("BEATKEEPER_CELERY_BEAT_KEEP_DAYS", 7, 0.01, 3650)
@@ -105,6 +113,7 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"},
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
 ]
+LOGIN_REDIRECT_URL = "admin:index"
 LANGUAGE_CODE = "en"
 USE_I18N = False
 USE_TZ = True
@@ -187,6 +196,11 @@ COMMAND_LIMITS = env.numbers(
         "tmp_mb": 256,
     },
 )
+COMMAND_FOLDERS = env.folders(
+    "BEATKEEPER_COMMAND_FOLDERS",
+    project=str(BASE_DIR),
+    private={"the spool": SPOOL_DIR, "the folder of logs": folder_of(LOG_STORE_URL)},
+)
 COMMAND_NETWORK = env.boolean("BEATKEEPER_COMMAND_NETWORK", True)
 POOL = env.text("BEATKEEPER_POOL", "default")
 QUEUE_PREFIX = env.text("BEATKEEPER_QUEUE_PREFIX", "bk")
@@ -209,13 +223,15 @@ if SENTRY_DSN := env.url("SENTRY_DSN", "", ("https", "http")):
 
     from scheduler_project.sdk.masking import masked_event
 
-    # A request's body and a frame's variables may hold a tenant's secret; what a run prints is masked.
+    # A request's body and a frame's variables may hold a tenant's secret; what a run prints is masked. So is what it
+    # does, when it does it: an event takes that along after the run has ended.
     sentry_sdk.init(
         dsn=SENTRY_DSN,
         send_default_pii=False,
         max_request_body_size="never",
         include_local_variables=False,
         before_send=masked_event,
+        before_breadcrumb=masked_event,
     )
 
 os.environ.setdefault("CELERY_APP", "scheduler_project")

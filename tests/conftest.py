@@ -23,6 +23,7 @@ from tests.own_ca import OwnCA
 from tests.private_pgbouncer import PrivatePgbouncer
 from tests.private_postgres import PrivatePostgres
 from tests.private_rabbitmq import PrivateRabbitMQ
+from tests.private_redis import PrivateRedis
 from tests.processes import CHECKOUT, Processes
 
 broker_used = pytest.StashKey[bool]()
@@ -109,8 +110,8 @@ def api_port(own_ca: OwnCA, transactional_db: None, tmp_path: Path, settings: An
 
 
 @pytest.fixture(scope="session")
-def _rabbitmq_of_this_session() -> Iterator[PrivateRabbitMQ]:
-    with PrivateRabbitMQ() as server:
+def _rabbitmq_of_this_session(own_ca: OwnCA) -> Iterator[PrivateRabbitMQ]:
+    with PrivateRabbitMQ(ca=own_ca) as server:
         yield server
 
 
@@ -122,6 +123,19 @@ def private_rabbitmq(_rabbitmq_of_this_session: PrivateRabbitMQ) -> PrivateRabbi
         server.start()
     server.use_fresh_vhost()
     return server
+
+
+@pytest.fixture
+def private_redis(tmp_path: Path) -> Iterator[PrivateRedis]:
+    """Running and empty; stop it, fill it as you like."""
+    folder = tmp_path / "redis"
+    folder.mkdir()
+    try:
+        server = PrivateRedis(folder)
+    except FileNotFoundError:
+        pytest.skip("no Redis on this machine: apt-get install redis-server")
+    with server:
+        yield server
 
 
 @pytest.fixture(scope="session")
@@ -167,6 +181,16 @@ def pooled_database_url(database_url: str) -> Iterator[str]:
     """The test database through a transaction pooler of two server connections."""
     with PrivatePgbouncer(pgbouncer(), database_url) as pooler:
         yield pooler.url
+
+
+@pytest.fixture(scope="session")
+def sandbox() -> None:
+    """Only where an ordinary user can make one for commands."""
+    from runs.targets.command import why_no_sandbox
+    from tests.runs.ordinary_user import as_ordinary_user
+
+    if why_not := as_ordinary_user(why_no_sandbox):
+        pytest.skip(f"no sandbox can be made here: {why_not}")
 
 
 def pgbouncer() -> str:

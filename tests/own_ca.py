@@ -1,7 +1,8 @@
 """A certificate authority of one's own, as a company has it, and what it signs for 127.0.0.1 and localhost."""
 
 import ipaddress
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -9,6 +10,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+
+NAME = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Beatkeeper's tests")])
+HOSTS = ("localhost", "127.0.0.1")
 
 
 @dataclass(frozen=True)
@@ -18,25 +22,35 @@ class OwnCA:
     ca: Path
     certificate: Path
     key: Path
+    _signing: ec.EllipticCurvePrivateKey = field(repr=False)
 
     @classmethod
     def make(cls, folder: Path) -> "OwnCA":
-        made = cls(folder / "ca.pem", folder / "server.pem", folder / "server.key")
-        ca_key, server_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Beatkeeper's tests")])
-        authority = _signed(name, name, ca_key.public_key(), ca_key, is_ca=True)
-        host = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-        certificate = _signed(host, name, server_key.public_key(), ca_key, is_ca=False)
-        made.ca.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
-        made.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-        made.key.write_bytes(
-            server_key.private_bytes(
+        signing = ec.generate_private_key(ec.SECP256R1())
+        authority = _signed(NAME, NAME, signing.public_key(), signing)
+        ca = folder / "ca.pem"
+        ca.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
+        return cls(ca, folder / "server.pem", folder / "server.key", signing)._sign(HOSTS)
+
+    def of_another_host(self, host: str) -> "OwnCA":
+        """Its certificate is as good as any of this authority, but for where it is shown."""
+        folder = self.ca.parent
+        another = replace(self, certificate=folder / f"{host}.pem", key=folder / f"{host}.key")
+        return another._sign([host])
+
+    def _sign(self, hosts: Sequence[str]) -> "OwnCA":
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0])])
+        certificate = _signed(subject, NAME, key.public_key(), self._signing, hosts)
+        self.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+        self.key.write_bytes(
+            key.private_bytes(
                 serialization.Encoding.PEM,
                 serialization.PrivateFormat.PKCS8,
                 serialization.NoEncryption(),
             )
         )
-        return made
+        return self
 
 
 def _signed(
@@ -44,9 +58,10 @@ def _signed(
     issuer: x509.Name,
     key: ec.EllipticCurvePublicKey,
     signing: ec.EllipticCurvePrivateKey,
-    is_ca: bool,
+    hosts: Sequence[str] = (),
 ) -> x509.Certificate:
-    now = datetime.now(UTC)
+    """Without hosts: an authority."""
+    now, is_ca = datetime.now(UTC), not hosts
     builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -62,7 +77,7 @@ def _signed(
         )
     )
     if not is_ca:
-        names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        names = [_alternative(host) for host in hosts]
         builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
     else:
         usage = x509.KeyUsage(
@@ -78,3 +93,10 @@ def _signed(
         )
         builder = builder.add_extension(usage, critical=True)
     return builder.sign(signing, hashes.SHA256())
+
+
+def _alternative(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)

@@ -17,6 +17,7 @@ import amqp
 
 from scheduler_project.state_folder import Account, as_account
 from scheduler_project.supervised_process import die_with_parent, last_lines
+from tests.own_ca import OwnCA
 from tests.ports import answers, free_port
 from tests.waiting import wait_until
 
@@ -28,6 +29,24 @@ disk_free_limit.absolute = 50MB
 log.console = true
 log.console.level = warning
 log.file = false
+"""
+# Certificates of clients are looked at, and asked of none.
+OVER_TLS = """\
+listeners.ssl.1 = 127.0.0.1:{port}
+ssl_options.cacertfile = {folder}/ca.pem
+ssl_options.certfile = {folder}/server.pem
+ssl_options.keyfile = {folder}/server.key
+ssl_options.verify = verify_peer
+ssl_options.fail_if_no_peer_cert = false
+"""
+MANAGEMENT = """\
+management.{kind}.ip = 127.0.0.1
+management.{kind}.port = {port}
+"""
+MANAGEMENT_CERTIFICATE = """\
+management.ssl.cacertfile = {folder}/ca.pem
+management.ssl.certfile = {folder}/server.pem
+management.ssl.keyfile = {folder}/server.key
 """
 
 
@@ -51,7 +70,7 @@ def rabbitmq_account() -> Account | None:
 class PrivateRabbitMQ:
     """A node with ports, folders and cookie of its own; `stop` or `kill` and `start` keep the data."""
 
-    def __init__(self, *, management: bool = False) -> None:
+    def __init__(self, *, management: bool = False, ca: OwnCA | None = None) -> None:
         binaries = system_binaries()
         if binaries is None:
             raise FileNotFoundError("rabbitmq-server is not installed")
@@ -59,6 +78,7 @@ class PrivateRabbitMQ:
         self._account = rabbitmq_account()
         self.port = free_port()
         self.management_port = free_port() if management else 0
+        self._ca, self.tls_port = ca, free_port() if ca else 0
         self.folder = Path(mkdtemp(prefix=f"bk-mq-{os.environ.get('BEATKEEPER_TEST_ID', 'x')}-"))
         self.vhost = "/"
         self.node = f"bk-{secrets.token_hex(4)}@localhost"
@@ -73,6 +93,10 @@ class PrivateRabbitMQ:
     @property
     def url(self) -> str:
         return f"amqp://guest:guest@127.0.0.1:{self.port}/{self.vhost}"
+
+    @property
+    def tls_url(self) -> str:
+        return f"amqps://guest:guest@127.0.0.1:{self.tls_port}/{self.vhost}"
 
     def start(self) -> None:
         if self._mapper is None:
@@ -171,7 +195,12 @@ class PrivateRabbitMQ:
         configuration, plugins = CONFIGURATION.format(port=self.port), ""
         if self.management_port:
             plugins = "rabbitmq_management"
-            configuration += f"management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {self.management_port}\n"
+            configuration += MANAGEMENT.format(kind="ssl" if self._ca else "tcp", port=self.management_port)
+        if self._ca:
+            configuration += OVER_TLS.format(port=self.tls_port, folder=self.folder)
+            configuration += MANAGEMENT_CERTIFICATE.format(folder=self.folder) * bool(self.management_port)
+            for file in (self._ca.ca, self._ca.certificate, self._ca.key):
+                shutil.copy(file, self.folder / file.name)
         (self.folder / "rabbitmq.conf").write_text(configuration)
         (self.folder / "enabled_plugins").write_text(f"[{plugins}].\n")
         if self._account:

@@ -3,7 +3,6 @@
 import socket
 import ssl
 import struct
-import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -20,8 +19,10 @@ from kombu.utils.url import parse_url
 
 from runs import broker_session
 from runs.broker_session import Bell, BrokerSilent, Link, Session
-from runs.brokers import Broker
+from runs.brokers import Broker, why_away
 from runs.permits import Permit
+from scheduler_project.sdk.broker_tls import with_ca
+from tests.own_ca import OwnCA
 
 CHANNEL = 3
 
@@ -226,23 +227,25 @@ class TlsInFront:
             sink.shutdown(socket.SHUT_RDWR)
 
 
-def test_a_broker_behind_tls_is_served_the_same_way(
-    broker_url: str, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
-    subject = ("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost")
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", *subject]
-        + ["-out", str(certificate), "-keyout", str(key)],
-        check=True,
-        capture_output=True,
-    )
-    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-    address = parse_url(broker_url)
-    proxy = TlsInFront((address["hostname"], address["port"] or 5672), certificate, key)
-    url = f"amqps://{address['userid']}:{address['password']}@localhost:{proxy.port}//"
-    with Session(Broker("", url)) as session:
+def test_a_broker_behind_tls_is_served_the_same_way(broker_url: str, queue: str, own_ca: OwnCA) -> None:
+    url = tls_in_front(broker_url, own_ca)
+    with Session(Broker("", with_ca(url, str(own_ca.ca)))) as session:
         assert isinstance(session._link.sock, ssl.SSLSocket)
         session.send(Permit(queue, "1:1", number % 10) for number in range(3000))
         settle(session)
         assert session.confirmed == 3000
+
+
+def test_a_broker_with_the_certificate_of_another_host_gets_nothing(broker_url: str, own_ca: OwnCA) -> None:
+    url = tls_in_front(broker_url, own_ca.of_another_host("elsewhere.test"))
+    with pytest.raises(ssl.SSLCertVerificationError) as refusal:
+        Session(Broker("", with_ca(url, str(own_ca.ca))))
+    told = why_away(refusal.value)
+    assert told.startswith("the broker's certificate is not trusted: ")
+    assert "BEATKEEPER_BROKER_CA_FILE" in told
+
+
+def tls_in_front(broker_url: str, server: OwnCA) -> str:
+    address = parse_url(broker_url)
+    proxy = TlsInFront((address["hostname"], address["port"] or 5672), server.certificate, server.key)
+    return f"amqps://{address['userid']}:{address['password']}@localhost:{proxy.port}//"

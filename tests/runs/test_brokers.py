@@ -1,6 +1,7 @@
 """A broker per pool: what may be said of brokers, who publishes where, and what becomes of lanes that move."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,6 +54,8 @@ def test_no_brokers_are_named_by_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
         (f"payments=amqp://u:{SECRET}@h:{SECRET}/", "a port that is not a number"),
         (f"payments={PAYMENTS},mail={MAIL}", "two addresses"),
         (f"payments={PAYMENTS} payments={MAIL}", "payments twice"),
+        (f"payments=amqps://u:{SECRET}@h/?ssl_cert_reqs=CERT_NONE", "would let anybody be the broker"),
+        (f"payments=amqps://u:p@h/?cacertfile=/{SECRET}", "none of heartbeat, login_method, ssl_ca_certs"),
         (f'{{"payments": "{PAYMENTS}"', "like JSON and is none"),
         (f'{{"payments": ["{PAYMENTS}"]}}', "all of them texts"),
     ],
@@ -70,6 +73,26 @@ def test_nonsense_is_refused_in_words_and_without_the_url(
 def test_a_cluster_has_several_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BROKERS", "payments=amqp://a//;amqp://b//")
     assert env.brokers("BROKERS") == {"payments": "amqp://a//;amqp://b//"}
+
+
+def test_a_broker_may_say_whom_to_trust(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = (
+        "amqps://h//?ssl_ca_certs=/ca.pem&ssl_cert_reqs=CERT_REQUIRED&ssl_server_hostname=rabbit&heartbeat=9"
+    )
+    monkeypatch.setenv("BROKERS", f"payments={said}")
+    assert env.brokers("BROKERS") == {"payments": said}
+
+
+def test_a_file_of_authorities_that_is_not_there_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CA", str(tmp_path / "ca.pem"))
+    with pytest.raises(ImproperlyConfigured, match="CA='.*ca.pem' is no file that can be read"):
+        env.readable_file("CA")
+    (tmp_path / "ca.pem").touch()
+    assert env.readable_file("CA") == str(tmp_path / "ca.pem")
+    monkeypatch.delenv("CA")
+    assert env.readable_file("CA") == ""
 
 
 @pytest.mark.parametrize(

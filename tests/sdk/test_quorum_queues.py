@@ -10,6 +10,7 @@ import pytest
 from kombu import Connection, Producer
 
 from runs.brokers import QUEUES
+from scheduler_project.sdk.admission import ACKED_AFTER_SECONDS
 from scheduler_project.sdk.permits import is_quorum
 from tests.private_rabbitmq import PrivateRabbitMQ
 from tests.processes import Processes
@@ -114,12 +115,13 @@ def declared(stage: CeleryStage, queue: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("queue_type", "seconds", "pool"),
+    ("queue_type", "seconds", "pool", "acked_after"),
     [
-        ("quorum", 4, "prefork"),
-        ("classic", 2, "threads"),
-        # Longer than the minute after which the permit of a long run is acked.
-        pytest.param("classic", 70, "prefork", marks=pytest.mark.chaos),
+        ("quorum", 4, "prefork", ACKED_AFTER_SECONDS),
+        ("classic", 2, "threads", ACKED_AFTER_SECONDS),
+        ("classic", 4, "prefork", 1.0),
+        # With the minute that workers have.
+        pytest.param("classic", 70, "prefork", ACKED_AFTER_SECONDS, marks=pytest.mark.chaos),
     ],
 )
 def test_no_permit_grows_as_old_as_the_consumer_timeout(
@@ -130,11 +132,12 @@ def test_no_permit_grows_as_old_as_the_consumer_timeout(
     queue_type: str,
     seconds: int,
     pool: str,
+    acked_after: float,
 ) -> None:
     """All slots are busy for three times as long, and permits keep coming: the broker has nothing to complain of."""
     impatient(seconds)
     stage = CeleryStage(processes, tmp_path, private_rabbitmq.url, queue_type)
-    worker = stage.worker(SLOTS, pool=pool)
+    worker = stage.worker(SLOTS, pool=pool, SAMPLE_ACKED_AFTER=str(acked_after))
     runs = [stage.add_permitted_run("tests.sleeps", 3.0 * seconds, timeout=600) for _ in range(SLOTS)]
     began_at = time.monotonic()
     for run in runs:

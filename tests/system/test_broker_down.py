@@ -9,7 +9,7 @@ from tests.private_rabbitmq import PrivateRabbitMQ
 from tests.system.platform import Platform, Row, Worker
 
 JOBS = 8
-LATEST = timedelta(milliseconds=500)
+LATEST = timedelta(seconds=3)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,10 @@ from django.core.management import CommandError, call_command
 
 from auditlog.models import AuditEntry
 from jobs.models import Tenant
+from runs.broker_users import tls
 from runs.brokers import CLASSIC
 from tests.factories import make_pool, make_tenant
+from tests.own_ca import OwnCA
 from tests.private_rabbitmq import PrivateRabbitMQ
 
 pytestmark = pytest.mark.django_db
@@ -21,8 +23,8 @@ VERSION, ARGUMENTS = CLASSIC
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[PrivateRabbitMQ]:
-    with PrivateRabbitMQ(management=True) as server:
+def broker(own_ca: OwnCA) -> Iterator[PrivateRabbitMQ]:
+    with PrivateRabbitMQ(management=True, ca=own_ca) as server:
         yield server
 
 
@@ -35,11 +37,12 @@ def tenant(broker: PrivateRabbitMQ, settings: Any) -> Tenant:
 
 
 @pytest.fixture(params=["api", "rabbitmqctl"])
-def how(request: pytest.FixtureRequest, broker: PrivateRabbitMQ, settings: Any) -> list[str]:
+def how(request: pytest.FixtureRequest, broker: PrivateRabbitMQ, own_ca: OwnCA, settings: Any) -> list[str]:
     """Either leads to the same user."""
     if request.param == "rabbitmqctl":
         return ["--rabbitmqctl", broker.ctl_command()]
-    settings.BROKER_API_URL = f"http://guest:guest@127.0.0.1:{broker.management_port}"
+    settings.BROKER_API_URL = f"https://guest:guest@127.0.0.1:{broker.management_port}"
+    settings.BROKER_CA_FILE = str(own_ca.ca)
     return []
 
 
@@ -155,17 +158,30 @@ def test_what_cannot_be_is_refused_in_a_sentence(tenant: Tenant, settings: Any) 
 
 
 def test_an_api_that_refuses_leaves_no_entry_and_no_user(
-    broker: PrivateRabbitMQ, tenant: Tenant, settings: Any
+    broker: PrivateRabbitMQ, tenant: Tenant, own_ca: OwnCA, settings: Any
 ) -> None:
+    settings.BROKER_CA_FILE = str(own_ca.ca)
+
     def users() -> list[str]:
         """Those that other tests made are still there."""
-        url = f"http://127.0.0.1:{broker.management_port}/api/users"
-        return sorted(user["name"] for user in httpx.get(url, auth=("guest", "guest")).json())
+        url = f"https://127.0.0.1:{broker.management_port}/api/users"
+        return sorted(user["name"] for user in httpx.get(url, auth=("guest", "guest"), verify=tls()).json())
 
     make_tenant(slug="other")
     before = users()
-    settings.BROKER_API_URL = f"http://guest:wrong@127.0.0.1:{broker.management_port}"
+    settings.BROKER_API_URL = f"https://guest:wrong@127.0.0.1:{broker.management_port}"
     with pytest.raises(CommandError, match="refuses: 401"):
         call_command("broker_user", "other")
     assert not AuditEntry.objects.filter(action="broker_user.made").exists()
     assert users() == before
+
+
+def test_an_api_with_an_unknown_certificate_hears_no_login(
+    broker: PrivateRabbitMQ, tenant: Tenant, settings: Any
+) -> None:
+    settings.BROKER_API_URL = f"https://guest:zebra@127.0.0.1:{broker.management_port}"
+    with pytest.raises(
+        CommandError, match="certificate is not trusted.*BEATKEEPER_BROKER_CA_FILE"
+    ) as refusal:
+        call_command("broker_user", "acme")
+    assert "zebra" not in str(refusal.value)

@@ -6,7 +6,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
 from jobs.models import Pool, Tenant
-from jobs.refusals import Refused
+from jobs.refusals import Refused, hinted
 from runs.broker_users import BrokerUser, ManagementApi, Rabbitmqctl, make_user, remove_user
 
 
@@ -40,8 +40,7 @@ class Command(BaseCommand):
                 return
             self._show(make_user(tenant, pool, broker.make if broker else None), done=broker is not None)
         except Refused as refusal:
-            hint = f" ({refusal.hint})" if refusal.hint else ""
-            raise CommandError(f"{refusal.detail}{hint}") from None
+            raise CommandError(hinted(refusal.detail, refusal.hint)) from None
 
     def _broker(self, command: str | None) -> ManagementApi | Rabbitmqctl | None:
         if command:
