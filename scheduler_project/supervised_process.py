@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, BinaryIO
 
 PR_SET_PDEATHSIG = 1
 LONGEST_PAUSE_SECONDS = 30.0
@@ -31,6 +32,30 @@ def die_with_parent(signal_number: int) -> Callable[[], None]:
             os.kill(os.getpid(), signal_number)
 
     return ask
+
+
+def begin(
+    command: Sequence[str],
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    output: BinaryIO,
+    ended_by: int = signal.SIGTERM,
+    **more: Any,
+) -> subprocess.Popen[bytes]:
+    """It dies with us, by that signal."""
+    return subprocess.Popen(
+        command,
+        cwd=cwd,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        # Ctrl-C at the terminal reaches the supervisor alone, which stops in order.
+        start_new_session=True,
+        preexec_fn=die_with_parent(ended_by),
+        **more,
+    )
 
 
 def last_lines(path: Path, count: int = 12) -> str:
@@ -61,17 +86,7 @@ class SupervisedProcess:
         if self.log.exists() and self.log.stat().st_size > LOG_KEPT_BYTES:
             self.log.replace(self.log.with_suffix(".log.1"))
         with self.log.open("ab") as output:
-            # A session of its own: Ctrl-C at the terminal reaches the supervisor alone, which stops in order.
-            self._process = subprocess.Popen(
-                self.command,
-                cwd=self.cwd,
-                env=self.env,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                preexec_fn=die_with_parent(signal.SIGTERM),
-            )
+            self._process = begin(self.command, cwd=self.cwd, env=self.env, output=output)
         self._started_at = time.monotonic()
         self._start_again_at = None
 

@@ -39,7 +39,10 @@ NOT_PUBLIC = networks(
 # Where clouds hand out the credentials of their machines. An allowed name may not lead there: who keeps its zone
 # would then have them. Only an operator who allows the address itself opens it.
 METADATA = networks(
-    "169.254.0.0/16 100.100.100.200/32 168.63.129.16/32 192.0.0.192/32 fe80::/10 fd00:ec2::/32"
+    """
+    169.254.0.0/16 100.100.100.200/32 168.63.129.16/32 192.0.0.192/32 fe80::/10 fd00:ec2::/32
+    fd20:ce::254/128 fd00:c1::a9fe:a9fe/128 fd00:42::42/128 fd00:a9fe:a9fe::1/128 fd00:100::100:200/128
+    """
 )
 
 

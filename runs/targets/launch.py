@@ -1,19 +1,24 @@
-"""Starts one command and ends as it ends; a program of its own: `python -I -S launch.py FD PLACE OPTION=VALUE …`.
+"""Starts one command and ends as it ends; a program of its own: `python -I -S launch.py FD WHERE OPTION=VALUE …`.
 
 It runs with an empty environment and gets what is the tenant's, the arguments and the environment, through an
 open file that is read only after the user was changed: nothing privileged ever acts on it.
 
-PLACE `namespace`, for root: three processes, of which the first stays in the worker's PID namespace.
+WHERE `namespace`, for root: three processes, of which the first stays in the worker's PID namespace.
 
     first   leader of the process group that the guard signals; tells how the command ended by ending so itself
     init    PID 1 of the namespace, which has a /proc, a /tmp and System V objects of its own; when it ends the kernel
             kills all that is inside, also what left the group
     command the tenant's program, as nobody; PID 1 itself would not be ended by a SIGTERM
 
-PLACE `here`: the first process becomes the command, as nobody when it was root.
+WHERE `sandbox`, for everybody else: bubblewrap makes the namespaces and is a fourth process, between first and init.
+Init is this program again, WHERE `inside`: it tells a signal from the exit code that looks like it.
+
+WHERE `here`: the first process becomes the command, as nobody when it was root.
 
 The options are the platform's: `cpu memory files processes file_size`, limits as the kernel counts them; `tmp`, the
-bytes of its own /tmp; `hide`, a folder that is empty for it; `network=0`, it has none.
+bytes of its own /tmp; `hide`, a folder that is empty for it; `network=0`, it has none; `calls`, a program by which the
+kernel refuses some, in hexadecimal; for a sandbox `arguments`, an open file with those of bubblewrap (`bwrap`),
+`launcher`, where it finds this program, and `told`, where init tells.
 """
 
 import ctypes
@@ -30,7 +35,8 @@ NOT_STARTED, NOT_EXECUTABLE, NOT_FOUND = 125, 126, 127
 # A soft stop waits until the command is there to get it. SIGKILL cannot be held.
 HELD = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
 
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 1, 4, 38
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 1, 4, 22, 38
+SECCOMP_MODE_FILTER, SIZE_OF_STEP = 2, 8
 CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWPID, CLONE_NEWNET = 0x20000, 0x8000000, 0x20000000, 0x40000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_PRIVATE = 1, 2, 4, 8, 0x4000, 0x40000
 LIMITS = {
@@ -41,7 +47,7 @@ LIMITS = {
     "file_size": resource.RLIMIT_FSIZE,
 }
 # Everybody may write there, so everybody could leave something there for somebody else.
-SHARED_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108
+SHARED_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue", "/run/lock")  # noqa: S108
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -49,34 +55,87 @@ libc = ctypes.CDLL(None, use_errno=True)
 Options = list[tuple[str, str]]
 
 
+class Program(ctypes.Structure):
+    """As the kernel reads one, its `sock_fprog`."""
+
+    _fields_ = (("length", ctypes.c_ushort), ("steps", ctypes.c_char_p))
+
+
 def main() -> None:
-    order, place = int(sys.argv[1]), sys.argv[2]
+    order, where = int(sys.argv[1]), sys.argv[2]
     options = [(name, value) for name, _, value in (word.partition("=") for word in sys.argv[3:])]
     signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
     die_with_parent()
-    if place == "here":
+    if where == "here":
         become_command(order, options)
-    without = CLONE_NEWNET if ("network", "0") in options else 0
-    checked(libc.unshare(CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC | without), "unshare")
-    end_as(run_in_namespace(order, options))
+    elif where == "inside":
+        be_init_of_sandbox(order, options)
+    else:
+        run = run_in_sandbox if where == "sandbox" else run_in_namespace
+        end_as(run(order, options))
 
 
 def run_in_namespace(order: int, options: Options) -> int:
     """The wait status of the command; of its init, if that was killed."""
+    without = CLONE_NEWNET if ("network", "0") in options else 0
+    checked(libc.unshare(CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC | without), "unshare")
+    status, of_command = told_by(order, lambda telling: be_init(order, options, telling))
+    return status if of_command is None else of_command
+
+
+def run_in_sandbox(order: int, options: Options) -> int:
+    status, of_command = told_by(order, lambda telling: become_sandbox(order, options, telling))
+    if of_command is not None:
+        return of_command
+    if os.WIFSIGNALED(status):
+        return status
+    # Bubblewrap says 128 + n when a signal ended init; any other code without a word is a sandbox that was not made.
+    code = os.WEXITSTATUS(status)
+    return code - 128 if code > 128 else NOT_STARTED << 8
+
+
+def told_by(order: int, body: Callable[[int], None]) -> tuple[int, int | None]:
+    """The wait status of a process with this body, and what it told."""
     told, telling = os.pipe()
-    init = forked(lambda: be_init(order, options, told, telling))
+
+    def tell() -> None:
+        os.close(told)
+        body(telling)
+
+    init = forked(tell)
     os.close(order)
     os.close(telling)
     # Comes back only when the kernel has ended everything inside.
     _, status = os.waitpid(init, 0)
     text = os.read(told, 32)
-    return int(text) if text else status
+    return status, int(text) if text else None
 
 
-def be_init(order: int, options: Options, told: int, telling: int) -> None:
-    os.close(told)
+def become_sandbox(order: int, options: Options, telling: int) -> None:
+    die_with_parent()
+    given = dict(options)
+    os.set_inheritable(telling, True)
+    limits = [f"{name}={value}" for name, value in options if name in LIMITS]
+    again = [sys.executable, "-I", "-S", given["launcher"], str(order), "inside", f"told={telling}", *limits]
+    os.execv(given["bwrap"], ["bwrap", "--args", given["arguments"], "--", *again])  # noqa: S606
+
+
+def be_init_of_sandbox(order: int, options: Options) -> None:
+    """As its user is the command's, only what the kernel forbids keeps the command out of its memory."""
+    telling = int(dict(options)["told"])
+    os.set_inheritable(order, False)
+    os.set_inheritable(telling, False)
+    checked(libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0), "dumpable")
+    look_after_command(order, options, telling)
+
+
+def be_init(order: int, options: Options, telling: int) -> None:
     make_proc_private()
     make_folders_private(options)
+    look_after_command(order, options, telling)
+
+
+def look_after_command(order: int, options: Options, telling: int) -> None:
     command = forked(lambda: become_command(order, options))
     os.close(order)
     drop_user()
@@ -124,6 +183,8 @@ def become_command(order: int, options: Options) -> None:
     # After the change of user, which clears it.
     die_with_parent()
     checked(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+    if calls := dict(options).get("calls"):
+        refuse_calls(bytes.fromhex(calls))
     argv, env = read_order(order)
     limit(options)
     for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
@@ -134,6 +195,12 @@ def become_command(order: int, options: Options) -> None:
     except OSError as error:
         complain(f"{os.fsdecode(argv[0])}: {error.strerror}")
         os._exit(NOT_FOUND if isinstance(error, (FileNotFoundError, NotADirectoryError)) else NOT_EXECUTABLE)
+
+
+def refuse_calls(steps: bytes) -> None:
+    program = Program(len(steps) // SIZE_OF_STEP, steps)
+    answer = libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0)
+    checked(answer, "the kernel takes no filter of system calls (seccomp)")
 
 
 def limit(options: Options) -> None:

@@ -1,24 +1,29 @@
 """Commands as real processes: what they print, see and may, and that nothing of them stays."""
 
 import os
+import platform
 import re
+import secrets
 import shutil
+import socket
 import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
-from runs.targets import command
+from runs.targets import call_filter, command
 from runs.targets.command import execute
 from scheduler_project.sdk.outcomes import PermanentError
 from scheduler_project.sdk.targets import TargetFailed
 from tests.runs.carried_out import OneSlot
+from tests.runs.ordinary_user import SYSTEM_PYTHON
 from tests.sdk.test_celery_target import make_claim
-from tests.waiting import wait_until
+from tests.waiting import join, wait_until
 
 
 class Runner(OneSlot):
@@ -31,7 +36,7 @@ class Runner(OneSlot):
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 needs_namespaces = pytest.mark.skipif(
-    os.geteuid() != 0 or not command.namespaces.work(), reason="PID namespaces cannot be made here"
+    os.geteuid() != 0 or not command.in_namespace.succeeds(), reason="PID namespaces cannot be made here"
 )
 
 
@@ -58,10 +63,19 @@ def in_background(run: Runner, *argv: str, **env: str) -> tuple[threading.Thread
         except TargetFailed as failed:
             failures.append(failed)
 
-    thread = threading.Thread(target=start)
+    thread = threading.Thread(target=start, daemon=True)
     thread.start()
     wait_until(lambda: hasattr(run, "claim") and "ready" in run.log, 10, "the command's first words")
     return thread, failures
+
+
+# What the shell began last is at work, whatever it had to become first.
+UNTIL_IT_SLEEPS = "until readlink /proc/$!/exe | grep -q sleep; do sleep 0.05; done"
+
+
+def seconds_of_its_own() -> str:
+    """To sleep for: nobody else on this machine sleeps for just as long."""
+    return f"300.{secrets.randbelow(10**9):09}"
 
 
 def has_argument(text: str) -> bool:
@@ -88,12 +102,14 @@ def test_lines_come_while_it_runs(run: Runner) -> None:
             run("sh", "-c", "echo first; exec sleep 30")
         ended.append(failed.value.exit_code)
 
-    thread = threading.Thread(target=start)
+    thread = threading.Thread(target=start, daemon=True)
     thread.start()
-    wait_until(lambda: hasattr(run, "claim") and "first" in run.log, 5, "the first line")
-    group, _ = wait_until(lambda: run.table.raw_body(0) if run.table.raw_body(0)[0] else None, 5, "its group")
+    wait_until(lambda: hasattr(run, "claim") and "first" in run.log, 15, "the first line")
+    group, _ = wait_until(
+        lambda: run.table.raw_body(0) if run.table.raw_body(0)[0] else None, 15, "its group"
+    )
     os.killpg(group, 9)
-    thread.join()
+    join(thread)
     assert ended == [137]
 
 
@@ -179,7 +195,7 @@ def test_the_loader_s_variables_are_refused(run: Runner, name: str) -> None:
 
 @needs_root
 def test_root_refuses_where_it_cannot_make_a_namespace(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command.namespaces, "work", lambda: False)
+    monkeypatch.setattr(command.in_namespace, "succeeds", lambda: False)
     with pytest.raises(PermanentError, match="as another user"):
         run("true")
 
@@ -189,7 +205,7 @@ def test_trusted_commands_are_nobody_s_also_without_a_namespace(
     run: Runner, monkeypatch: pytest.MonkeyPatch, settings: Any
 ) -> None:
     settings.COMMANDS_AS_WORKER = True
-    monkeypatch.setattr(command.namespaces, "work", lambda: False)
+    monkeypatch.setattr(command.in_namespace, "succeeds", lambda: False)
     run("sh", "-c", "id -u; id -G; grep NoNewPrivs /proc/self/status")
     assert run.log.count('"m": "65534"') == 2 and "NoNewPrivs:\\t1" in run.log
 
@@ -218,25 +234,27 @@ def test_one_run_cannot_see_another(tmp_path: Path) -> None:
         assert "xyzzy" not in other.log and "301.25" not in other.log
     finally:
         os.killpg(one.table.raw_body(0)[0], 9)
-        thread.join()
+        join(thread)
 
 
 @needs_namespaces
 def test_what_left_the_group_ends_with_the_run(run: Runner) -> None:
-    run("sh", "-c", "setsid sleep 302.5 </dev/null >/dev/null 2>&1 & sleep 0.1")
-    assert not has_argument("302.5")
+    seconds = seconds_of_its_own()
+    run("sh", "-c", f"setsid sleep {seconds} </dev/null >/dev/null 2>&1 & {UNTIL_IT_SLEEPS}")
+    assert not has_argument(seconds)
 
 
 @needs_namespaces
 def test_killing_the_group_ends_what_left_it(run: Runner) -> None:
     """All the guard knows is the group."""
+    seconds = seconds_of_its_own()
     thread, failures = in_background(
-        run, "sh", "-c", "setsid sleep 303.5 & sleep 0.1; echo ready; exec sleep 30"
+        run, "sh", "-c", f"setsid sleep {seconds} & {UNTIL_IT_SLEEPS}; echo ready; exec sleep 30"
     )
-    assert has_argument("303.5")
+    assert has_argument(seconds)
     os.killpg(run.table.raw_body(0)[0], 9)
-    thread.join()
-    wait_until(lambda: not has_argument("303.5"), 5, "the end of what left the group")
+    join(thread)
+    wait_until(lambda: not has_argument(seconds), 15, "the end of what left the group")
     assert [getattr(failed, "exit_code", None) for failed in failures] == [137]
 
 
@@ -245,14 +263,14 @@ def test_a_soft_stop_reaches_the_command(run: Runner) -> None:
         run, "sh", "-c", "trap 'echo asked; exit 9' TERM; echo ready; while :; do sleep 0.05; done"
     )
     os.killpg(run.table.raw_body(0)[0], 15)
-    thread.join()
+    join(thread)
     assert "asked" in run.log and [getattr(failed, "exit_code", None) for failed in failures] == [9]
 
 
 def test_a_soft_stop_ends_a_command_that_does_not_expect_it(run: Runner) -> None:
     thread, failures = in_background(run, "sh", "-c", "echo ready; exec sleep 30")
     os.killpg(run.table.raw_body(0)[0], 15)
-    thread.join()
+    join(thread)
     assert "SIGTERM" in str(failures[0]) and getattr(failures[0], "exit_code", None) == 143
 
 
@@ -260,7 +278,7 @@ def test_its_environment_stands_in_no_list_of_processes(run: Runner) -> None:
     thread, _ = in_background(run, "sh", "-c", "echo ready; exec sleep 30", PLACE="Reykjavik")
     shown = b"".join(file.read_bytes() for file in Path("/proc").glob("[0-9]*/cmdline") if readable(file))
     os.killpg(run.table.raw_body(0)[0], 9)
-    thread.join()
+    join(thread)
     assert b"launch.py" in shown and b"Reykjavik" not in shown
 
 
@@ -332,6 +350,21 @@ def test_each_command_has_a_tmp_of_its_own(run: Runner) -> None:
 
 
 @needs_namespaces
+@pytest.mark.parametrize("folder", ["/tmp", "/var/tmp", "/dev/shm", "/run/lock", "/dev/mqueue"])  # noqa: S108
+def test_nothing_is_left_for_the_next_command_where_everybody_may_write(run: Runner, folder: str) -> None:
+    if not os.path.isdir(folder):
+        pytest.skip("there is no such folder here")
+    path = Path(folder, f"left-{uuid4()}")
+    try:
+        run("touch", str(path))
+        assert not path.exists()
+        run("ls", folder)
+        assert path.name not in run.log
+    finally:
+        path.unlink(missing_ok=True)
+
+
+@needs_namespaces
 def test_a_command_sees_neither_spool_nor_logs(run: Runner, open_folder: Path, settings: Any) -> None:
     (open_folder / "result").write_text("s3cr3t")
     settings.SPOOL_DIR = str(open_folder)
@@ -340,6 +373,11 @@ def test_a_command_sees_neither_spool_nor_logs(run: Runner, open_folder: Path, s
     with pytest.raises(TargetFailed):
         run("touch", str(open_folder / "forged"))
     assert "s3cr3t" not in run.log and not (open_folder / "forged").exists()
+
+
+def test_the_folder_of_logs_is_known_by_its_own_name(settings: Any) -> None:
+    settings.LOG_STORE_URL = "file:///srv/my%20logs"
+    assert "/srv/my logs" in command.not_for_commands(command.NAMESPACE)
 
 
 @needs_namespaces
@@ -354,9 +392,69 @@ def test_what_cannot_be_kept_off_the_network_is_refused(
     run: Runner, monkeypatch: pytest.MonkeyPatch, settings: Any
 ) -> None:
     settings.COMMANDS_AS_WORKER = True
-    monkeypatch.setattr(command.namespaces, "work", lambda: False)
+    monkeypatch.setattr(command.in_namespace, "succeeds", lambda: False)
     with pytest.raises(PermanentError, match="network"):
         run.with_target("true", network=False)
+
+
+MAKES_SOCKETS = """
+import socket
+for family in range(64):
+    for make in (socket.socket, socket.socketpair):
+        for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_RAW, socket.SOCK_SEQPACKET):
+            try:
+                make(family, kind)
+                print(f"made-{family}.")
+            except OSError:
+                pass
+"""
+
+
+def families(log: str) -> set[int]:
+    """Those that were made; which of the internet's there are is the kernel's affair."""
+    return {int(number) for number in re.findall(r"made-(\d+)\.", log)} - {socket.AF_INET6}
+
+
+@needs_namespaces
+def test_without_a_network_only_sockets_that_end_with_it_are_made(run: Runner) -> None:
+    run.with_target(SYSTEM_PYTHON, "-c", MAKES_SOCKETS, network=False)
+    assert families(run.log) == {socket.AF_UNIX, socket.AF_INET, socket.AF_NETLINK}
+
+
+@needs_namespaces
+def test_a_processor_that_the_filter_does_not_know_refuses_only_those_without_a_network(
+    run: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "vax")
+    run("true")
+    with pytest.raises(PermanentError, match="network.* vax"):
+        run.with_target("true", network=False)
+
+
+OLD_CALL = """
+import ctypes, mmap, os
+page = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+page.write(bytes.fromhex("53 b8 14000000 cd80 5b c3"))
+pid = ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(page)))()
+print("its own pid" if pid == os.getpid() else "another", "by a call of 32 bits")
+"""
+
+
+@needs_namespaces
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="it is machine code")
+def test_a_command_with_a_network_may_be_of_32_bits(run: Runner) -> None:
+    if b"its own" not in subprocess.run([SYSTEM_PYTHON, "-c", OLD_CALL], capture_output=True).stdout:
+        pytest.skip("this kernel runs no programs of 32 bits")
+    run(SYSTEM_PYTHON, "-c", OLD_CALL)
+    assert "its own pid" in run.log
+
+
+@needs_namespaces
+def test_a_kernel_without_filters_is_named(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(call_filter, "without_keyrings", lambda: b"no program")
+    with pytest.raises(TargetFailed):
+        run("true")
+    assert "the kernel takes no filter of system calls (seccomp)" in run.log
 
 
 @needs_namespaces
@@ -372,17 +470,22 @@ def test_an_end_by_signal_is_named(run: Runner) -> None:
 
 
 def test_what_it_leaves_running_is_ended_with_it(run: Runner) -> None:
-    run("sh", "-c", "sleep 300.75 & echo left")
+    seconds = seconds_of_its_own()
+    run("sh", "-c", f"sleep {seconds} & echo left")
     assert "left" in run.log
-    wait_until(lambda: not has_argument("300.75"), 5, "the end of its child")
+    wait_until(lambda: not has_argument(seconds), 15, "the end of its child")
 
 
 @needs_namespaces
 def test_nothing_outlives_the_group_s_leader(run: Runner) -> None:
-    thread, _ = in_background(run, "sh", "-c", "setsid sleep 304.5 & sleep 0.1; echo ready; exec sleep 30")
+    seconds = seconds_of_its_own()
+    thread, _ = in_background(
+        run, "sh", "-c", f"setsid sleep {seconds} & {UNTIL_IT_SLEEPS}; echo ready; exec sleep 30"
+    )
+    assert has_argument(seconds)
     os.kill(run.table.raw_body(0)[0], 9)
-    thread.join()
-    wait_until(lambda: not has_argument("304.5"), 5, "the end of what left the group")
+    join(thread)
+    wait_until(lambda: not has_argument(seconds), 15, "the end of what left the group")
 
 
 def test_output_in_pieces_of_characters_is_put_together(run: Runner) -> None:

@@ -542,12 +542,30 @@ def test_headers_of_the_connection_are_refused(call: Caller, server: Server, nam
     assert server.requests == []
 
 
-def test_an_allowed_name_does_not_lead_to_what_clouds_hand_out() -> None:
-    metadata = [(0, 0, 0, "", ("169.254.169.254", 0))]
+@pytest.mark.parametrize(
+    "address",
+    [
+        "169.254.169.254",
+        "fd00:ec2::254",
+        "fd20:ce::254",
+        "fd00:c1::a9fe:a9fe",
+        "fd00:42::42",
+        "fd00:a9fe:a9fe::1",
+        "fd00:100::100:200",
+    ],
+)
+def test_an_allowed_name_does_not_lead_to_what_clouds_hand_out(address: str) -> None:
+    metadata = [(0, 0, 0, "", (address, 0))]
     with patch.object(addresses, "getaddrinfo", lambda *_, **__: metadata):
         with pytest.raises(AddressRefused):
             CheckedAddresses(["team.example"], FAR).addresses("team.example", 80)
-        assert CheckedAddresses(["169.254.169.254"], FAR).addresses("169.254.169.254", 80)
+        assert CheckedAddresses([address], FAR).addresses(address, 80)
+
+
+def test_an_allowed_name_leads_to_a_network_of_ones_own_beside_them() -> None:
+    own = [(0, 0, 0, "", ("fd00:42::43", 0))]
+    with patch.object(addresses, "getaddrinfo", lambda *_, **__: own):
+        assert CheckedAddresses(["team.example"], FAR).addresses("team.example", 80)
 
 
 def test_the_machine_s_own_public_address_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ nothing was done. And each is shown to be a trick: with its guard taken away it 
 """
 
 import os
+import platform
 import shutil
 import signal
 import socket
@@ -24,10 +25,13 @@ import httpx
 import pytest
 from httpcore import SyncBackend
 
-from runs.targets import addresses, command, http
+from runs.targets import addresses, call_filter, command, http
+from scheduler_project.sdk.ledger import Claim
 from scheduler_project.sdk.outcomes import PermanentError
 from scheduler_project.sdk.targets import TargetFailed
 from tests.runs.carried_out import OneSlot
+from tests.runs.ordinary_user import SYSTEM_PYTHON, UID, as_ordinary_user, needs_bubblewrap
+from tests.runs.test_target_command import UNTIL_IT_SLEEPS
 from tests.sdk.test_celery_target import make_claim
 from tests.waiting import wait_until
 
@@ -406,7 +410,7 @@ def test_without_its_guard_the_call_would_go_inside(
 # Commands
 
 needs_namespaces = pytest.mark.skipif(
-    os.geteuid() != 0 or not command.namespaces.work(), reason="PID namespaces cannot be made here"
+    os.geteuid() != 0 or not command.in_namespace.succeeds(), reason="PID namespaces cannot be made here"
 )
 
 
@@ -560,10 +564,13 @@ root_and_everything_seen = launcher_without(
 )
 no_cover = launcher_without(("    make_folders_private(options)\n", ""), ("    drop_user()\n", ""))
 shared_tmp = launcher_without(("    make_folders_private(options)\n", "    os.chdir('/tmp')\n"))
+# The kernel takes a filter of calls only from whom it gives no new privileges.
 new_privileges = launcher_without(
-    ("checked(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)", "(lambda *_: None)(0")
+    ("checked(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)", "(lambda *_: None)(0"),
+    ("        refuse_calls(", "        str("),
 )
 no_limits = launcher_without(("    limit(options)\n", ""))
+all_calls = launcher_without(("        refuse_calls(", "        str("))
 with_network = launcher_without(('if ("network", "0") in options else 0', "if False else 0"))
 
 
@@ -576,6 +583,48 @@ class Command:
     env: dict[str, str] = field(default_factory=dict)
     limits: dict[str, int] = field(default_factory=dict)
     network: bool = True
+    is_known_here: Callable[[], bool] = lambda: True  # noqa: E731
+
+
+VSOCK = "import socket; socket.socket(socket.AF_VSOCK); print('made')"
+RING = f"""
+import ctypes
+if ctypes.CDLL(None).syscall({call_filter.RINGS[0]}, 1, ctypes.create_string_buffer(120)) >= 0:
+    print("made")
+"""
+KEYRING_CALLS = known.keyrings if (known := call_filter.PROCESSORS.get(platform.machine())) else (0, 0, 0)
+# As a kernel answers that does not hear a call: it is refused, or not there.
+KEYRING = """
+import ctypes
+kernel = ctypes.CDLL(None, use_errno=True)
+kernel.syscall({number}, 0, 0, 0, 0, 0)
+if ctypes.get_errno() not in (1, 38):
+    print("made")
+"""
+# As programs of 32 bits call keyctl on x86-64; one of 64 bits may too.
+OLD_KEYRING = """
+import ctypes, mmap
+page = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+page.write(bytes.fromhex("53 b8 20010000 bb 00000000 b9 00000000 cd80 5b c3"))
+if ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(page)))() not in (-1, -38):
+    print("made")
+"""
+
+
+def keyring(call: str, number: int) -> Command:
+    script = KEYRING.replace("{number}", str(number))
+    return Command(
+        f"keyrings of all commands and of the worker, by {call}",
+        [SYSTEM_PYTHON, "-c", script],
+        logged('"made"'),
+        all_calls,
+        is_known_here=lambda: is_made(script),
+    )
+
+
+def is_made(script: str) -> bool:
+    """Not every kernel and container has sockets, rings and keyrings of every kind."""
+    return subprocess.run([sys.executable, "-c", script], capture_output=True).stdout == b"made\n"
 
 
 def sh(name: str, script: str, harm: Harm, guard: Break | None, **values: Any) -> Command:
@@ -648,13 +697,13 @@ COMMANDS = [
     sh("file left in the shared /tmp", "echo x > /tmp/mark", marked, shared_tmp),
     sh(
         "session of its own",
-        "setsid sleep 611.5 </dev/null >/dev/null 2>&1 & sleep 0.2",
+        f"setsid sleep 611.5 </dev/null >/dev/null 2>&1 & {UNTIL_IT_SLEEPS}",
         runs_on("611.5"),
         no_pid_namespace,
     ),
     sh(
         "daemon by two forks",
-        "(setsid sh -c 'sleep 612.5 & exit' </dev/null >/dev/null 2>&1 &) ; sleep 0.2",
+        f"setsid sh -c 'sleep 612.5 & {UNTIL_IT_SLEEPS}' </dev/null >/dev/null 2>&1",
         runs_on("612.5"),
         no_pid_namespace,
     ),
@@ -695,6 +744,30 @@ COMMANDS = [
         reached,
         with_network,
         network=False,
+    ),
+    Command(
+        "socket to the machine below, without a network",
+        [SYSTEM_PYTHON, "-c", VSOCK],
+        logged('"made"'),
+        all_calls,
+        network=False,
+        is_known_here=lambda: is_made(VSOCK),
+    ),
+    Command(
+        "ring that makes sockets, without a network",
+        [SYSTEM_PYTHON, "-c", RING],
+        logged('"made"'),
+        all_calls,
+        network=False,
+        is_known_here=lambda: is_made(RING),
+    ),
+    *map(keyring, ("add_key", "request_key", "keyctl"), KEYRING_CALLS),
+    Command(
+        "keyrings by a call of 32 bits",
+        [SYSTEM_PYTHON, "-c", OLD_KEYRING],
+        logged('"made"'),
+        all_calls,
+        is_known_here=lambda: platform.machine() == "x86_64" and is_made(OLD_KEYRING),
     ),
 ]
 
@@ -784,15 +857,45 @@ def test_a_command_that_would_reach_out_does_not(scene: Scene, trick: Command) -
     assert not trick.harm(scene)
 
 
+@needs_bubblewrap
+@pytest.mark.skipif(os.geteuid() != 0, reason="the traps are root's")
+@pytest.mark.parametrize("trick", COMMANDS, ids=lambda trick: trick.name)
+def test_nor_does_one_of_a_worker_that_is_not_root(scene: Scene, trick: Command) -> None:
+    give_away(scene)
+
+    def work() -> Claim | None:
+        attack(scene, trick)
+        return getattr(scene.runner, "claim", None)
+
+    if claim := as_ordinary_user(work):
+        scene.runner.claim = claim
+    assert not trick.harm(scene) and "bwrap: " not in scene.log
+
+
+def give_away(scene: Scene) -> None:
+    """Its worker's folders are an ordinary user's."""
+    (scene.folder / "logs").mkdir()
+    scene.runner = OneSlot(scene.folder / "logs")
+    for path in (
+        scene.spool,
+        *scene.spool.iterdir(),
+        *scene.runner.store.root.rglob("*"),
+        scene.runner.store.root,
+    ):
+        os.chown(path, UID, UID)
+
+
 @needs_namespaces
 @pytest.mark.parametrize("trick", [trick for trick in COMMANDS if trick.guard], ids=lambda trick: trick.name)
 def test_without_its_guard_the_command_would_reach_out(
     scene: Scene, trick: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if not trick.is_known_here():
+        pytest.skip("the kernel knows no such trick")
     assert trick.guard is not None
     trick.guard(monkeypatch)
     attack(scene, trick)
-    wait_until(lambda: trick.harm(scene), 5, "the harm that the guard prevents")
+    wait_until(lambda: trick.harm(scene), 15, "the harm that the guard prevents")
 
 
 def test_the_table_is_as_long_as_it_should_be() -> None:

@@ -47,6 +47,11 @@ def test_a_group_on_its_way_survives_the_scheduler_and_runs_each_once(platform: 
     job = platform.run_often(8, target=target, retry=ONCE)
     platform.wait(lambda: len(platform.finished(job)) == 8, 30, "all of them to die")
     gate.touch()
+    rescuer = platform.wait(
+        lambda: next((one for one in schedulers if rescues(platform, one.pid)), None),
+        20,
+        "one to say it rescues",
+    )
     with our_connection():
         (fingerprint,) = set(DeadLetter.objects.values_list("fingerprint", flat=True))
         redrives.start(platform.tenant, fingerprint, 120, reason="mended")
@@ -56,7 +61,6 @@ def test_a_group_on_its_way_survives_the_scheduler_and_runs_each_once(platform: 
             return Redrive.objects.get().made
 
     wait_until(lambda: made() >= 2, 20, "the first of them")
-    rescuer = next(one for one in schedulers if rescues(platform, one.pid))
     send(signal.SIGKILL, rescuer.pid)
     wait_until(lambda: made() == 8, 30, "the rest of them, by the other scheduler")
     with our_connection():
