@@ -128,7 +128,11 @@ def _served(app: Celery) -> source.Source | None:
 
 def _serving_loop(served: source.Source) -> Loop:
     _refuse_transaction_pooler(served.dsn)
-    return Loop("celery-beat", served.dsn, lambda session: Serving(session, served, Courier(served.app)))
+
+    def begin(session: LockSession) -> Serving:
+        return Serving(session, served, Courier(served.app, served.knows_queues))
+
+    return Loop("celery-beat", served.dsn, begin)
 
 
 def _no_publishers() -> "Publishers":

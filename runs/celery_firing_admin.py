@@ -5,13 +5,13 @@ from typing import Any
 from django.conf import settings
 from django.contrib import admin
 from django.db import connections
-from django.db.models import Model, QuerySet
+from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
 
 from jobs.display import NOTHING, moment
-from jobs.staff import BAD, BUSY, GOOD, WARNING, LookOnly, is_superuser, label
+from jobs.staff import BAD, BUSY, GOOD, WARNING, OfThePlatform, label
 from jobs.uncounted_pages import Uncounted
 from runs.celery_beat.firing_states import FiringState
 from runs.models import CeleryFiring
@@ -26,7 +26,7 @@ COLOURS = {
 THEIRS = "celery_beat"
 
 
-class CeleryFiringAdmin(LookOnly):
+class CeleryFiringAdmin(OfThePlatform):
     paginator = Uncounted
     list_display = ("planned", "name", "task", "shown_state", "sent", "missed", "scheduler", "error")
     list_filter = (("state", ChoicesDropdownFilter),)
@@ -41,18 +41,6 @@ class CeleryFiringAdmin(LookOnly):
         ("message_id",),
         ("error",),
     )
-
-    def has_module_permission(self, request: HttpRequest) -> bool:
-        return is_superuser(request)
-
-    def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return is_superuser(request)
-
-    def visible(self, rows: QuerySet[Any], request: HttpRequest) -> QuerySet[Any]:
-        return rows.none()
-
-    def tenant_of(self, row: Any) -> int | None:
-        return None
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         rows: QuerySet[Any] = super().get_queryset(request)

@@ -18,6 +18,8 @@ class ImportedTask(models.Model):
     # Since when the row is switched off in favour of the job, and since when it is the row's turn again.
     switched_off_at = models.DateTimeField(null=True)
     undone_at = models.DateTimeField(null=True)
+    # On the way back: a time of the job's that nobody triggered, until the row has it.
+    untriggered_at = models.DateTimeField(null=True)
 
     class Meta:
         db_table = "beatkeeper_imported_task"

@@ -5,18 +5,35 @@ knows, with the options of the row.
 """
 
 import logging
+from importlib.util import find_spec
 from typing import Any
 
+from amqp.exceptions import NotFound
 from celery import Celery
+from celery._state import _set_task_join_will_block  # type: ignore[attr-defined]  # the stubs leave it out
+from django.conf import settings
+from django.db import close_old_connections
 from kombu.exceptions import OperationalError
 from kombu.utils import json
+
+from scheduler_project.sdk.broker_tls import REQS, tls_trouble, trusts_anybody
 
 logger = logging.getLogger(__name__)
 
 # A scheduler that is silent for longer than its session may be loses what it holds.
 CONNECT_SECONDS = 0.7
 CONFIRM_SECONDS = 1.0
-AMQP = "amqp"
+# Of a cluster, each of which may take so long to connect to.
+MOST_ADDRESSES = 4
+AMQP, REDIS = "amqp", "redis"
+REDIS_SCHEMES = ("redis", "rediss", "sentinel")
+NO_REDIS = "a Redis needs the package redis where the scheduler runs: pip install redis"
+# What Redis says when it takes nothing from anybody: the next one may be taken.
+REDIS_IS_UNFIT = {"ReadOnlyError", "OutOfMemoryError", "MasterDownError"}
+REMEDY = (
+    "ca_certs (of a Redis ssl_ca_certs) in broker_use_ssl, or the platform's BEATKEEPER_BROKER_CA_FILE, names the CA, "
+    "and the URL the host as the certificate does"
+)
 
 
 class Unsendable(Exception):
@@ -28,48 +45,73 @@ class Undelivered(Exception):
 
 
 class Away(Exception):
-    """The broker does not answer; nothing went out."""
+    """The broker takes nothing; nothing went out."""
 
 
 class Courier:
-    def __init__(self, app: Celery) -> None:
+    def __init__(self, app: Celery, knows_queues: bool = True) -> None:
         self.app = app
+        self.knows_queues = knows_queues
         self._connection: Any = None
         self._producer: Any = None
-        self._was_ready = True
+        self._told = ""
+        self._found_queues = set[str]()
+        # Of the whole process, as in a worker's children: it will wait for no result. Else the backends of Redis and
+        # rpc prepare for one before each message, and a Redis that is away is tried for longer than a session lives.
+        _set_task_join_will_block(True)
 
     def is_ready(self) -> bool:
         """Whether the broker answers; asked before anything is marked as on its way."""
+        if settings.configured:
+            # A task's own apply_async may use the ORM, in this thread, which no request of Django's comes by.
+            close_old_connections()
         try:
             self._reach()
         except Exception as error:  # transports have errors of their own
             self.close()
-            if self._was_ready:
-                logger.error("the broker of the periodic tasks does not answer: %s", type(error).__name__)
-            self._was_ready = False
+            self._tell(tls_trouble(error, REMEDY) or missing_package(self.app) or type(error).__name__)
             return False
-        self._was_ready = True
         return True
+
+    def _tell(self, why: str) -> None:
+        """Once: until a message got through it is the same trouble."""
+        if why != self._told:
+            logger.error("the broker of the periodic tasks takes nothing: %s", why)
+        self._told = why
 
     def _reach(self) -> None:
         if self._connection is None:
             self._connection = self._opened()
             self._producer = self.app.amqp.Producer(self._connection, auto_declare=False)
-        if self._speaks_amqp():
-            # A round trip: a connection that was cut would take a message and say nothing.
+        # A round trip: a connection that was cut would take a message and say nothing.
+        if self._speaks(AMQP):
             self._producer.channel.basic_qos(0, 1, False)
+        elif self._speaks(REDIS):
+            self._producer.channel.client.ping()
 
     def _opened(self) -> Any:
         options: dict[str, Any] = {"confirm_publish": True}
         connection = self.app.connection_for_write(connect_timeout=CONNECT_SECONDS)
         if connection.transport.driver_type == AMQP:
             options |= {"read_timeout": CONFIRM_SECONDS, "write_timeout": CONFIRM_SECONDS}
+        elif connection.transport.driver_type == REDIS:
+            # A command that may have arrived is not sent again.
+            options |= {
+                "socket_connect_timeout": CONNECT_SECONDS,
+                "socket_timeout": CONFIRM_SECONDS,
+                "retry_on_timeout": False,
+            }
         connection.transport_options = {**(connection.transport_options or {}), **options}
-        connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0)
+        others = min(len(connection.alt or ()), MOST_ADDRESSES) - 1
+        connection.ensure_connection(max_retries=max(1, others), interval_start=0, interval_step=0)
+        if trusts_anybody(connection.ssl):
+            logger.warning(
+                "anybody may be the broker of the periodic tasks: its certificate is not checked (%s)", REQS
+            )
         return connection
 
-    def _speaks_amqp(self) -> bool:
-        return bool(self._connection.transport.driver_type == AMQP)
+    def _speaks(self, protocol: str) -> bool:
+        return bool(self._connection.transport.driver_type == protocol)
 
     def send(self, message: Any) -> None:
         """Returns when the broker has it."""
@@ -78,30 +120,71 @@ class Courier:
             raise Away(Away.__doc__)
         known: Any = self.app.tasks.get(message.task)
         timing: dict[str, Any] = {"retry": False}
-        if self._speaks_amqp():
+        if self._speaks(AMQP):
             timing["confirm_timeout"] = CONFIRM_SECONDS
         lost = (*self._connection.recoverable_connection_errors, OperationalError, TimeoutError)
         try:
             given = {"task_id": str(message.message_id), "producer": self._producer, **options, **timing}
+            if not self.knows_queues and self._speaks(AMQP):
+                self._see_to_queue(options.get("queue") or self.app.conf.task_default_queue)
+                given["declare"] = []
             if known is not None:
                 known.apply_async(args, kwargs, **given)
             else:
                 self.app.send_task(message.task, args, kwargs, **given)
-        except lost as error:
-            self.close()
-            raise Undelivered(f"{type(error).__name__}: {error}") from error
         except Exception as error:
+            failure = Undelivered if isinstance(error, lost) else Unsendable
+            refusal = self._redis_refusal(error)
             # A channel that the broker has closed is of no use to the next message.
             self.close()
-            raise Unsendable(f"{type(error).__name__}: {error}") from error
+            raise refusal or failure(in_words(error)) from error
+        self._told = ""
+
+    def _see_to_queue(self, name: str) -> None:
+        """One that is there is taken as it is: declared without its arguments it would be refused. Others are made."""
+        if name in self._found_queues:
+            return
+        try:
+            with self._connection.channel() as channel:
+                channel.queue_declare(name, passive=True)
+        except NotFound:
+            self.app.amqp.queues[name].bind(self._producer.channel).declare()
+        self._found_queues.add(name)
+
+    def _redis_refusal(self, error: Exception) -> Exception | None:
+        """Where Redis answered, nothing went out: it takes nothing from anybody, or the row is to blame."""
+        cause = error.__cause__ or error
+        if not self._speaks(REDIS) or not isinstance(cause, self._connection.channel_errors):
+            return None
+        if is_unfit(cause):
+            self._tell(in_words(cause))
+            return Away(Away.__doc__)
+        return Unsendable(in_words(cause))
 
     def close(self) -> None:
         connection, self._connection, self._producer = self._connection, None, None
+        self._found_queues.clear()
         if connection is not None:
             try:
                 connection.collect(socket_timeout=CONNECT_SECONDS)
             except Exception as error:  # it is given up in any case
                 logger.debug("the connection was gone: %s", error)
+
+
+def missing_package(app: Celery) -> str:
+    """Kombu itself only trips over it."""
+    addresses = app.conf.broker_write_url
+    scheme = str(addresses if isinstance(addresses, str) else (addresses or [""])[0]).partition("://")[0]
+    return NO_REDIS if scheme in REDIS_SCHEMES and find_spec("redis") is None else ""
+
+
+def in_words(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def is_unfit(error: BaseException) -> bool:
+    """Redis is full, or a copy that may not be written to; a disk that fails has no class of its own."""
+    return type(error).__name__ in REDIS_IS_UNFIT or str(error).startswith("MISCONF")
 
 
 def read_message(message: Any) -> tuple[list[Any], dict[str, Any], dict[str, Any]]:
@@ -122,8 +205,10 @@ def _read(message: Any, name: str, kind: type) -> Any:
     text = getattr(message, name)
     try:
         value = json.loads(text or ("[]" if kind is list else "{}"))
-    except ValueError as error:
+    except Exception as error:  # whatever kombu's own decoders raise
         raise Unsendable(f"its {name} are not JSON: {error}") from error
+    if not value:  # null and the like: beat sends nothing then
+        return kind()
     if not isinstance(value, kind):
         raise Unsendable(f"its {name} are not a JSON {'list' if kind is list else 'object'}")
     return value

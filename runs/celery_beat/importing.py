@@ -2,7 +2,8 @@
 
 A job is at work from the moment on at which its row is switched off, and paused before: never do both run a time. Where
 the rows lie in the platform's own database that is one transaction. Elsewhere it is two, the job's committed first:
-whoever dies between them leaves both at work until the import is run again.
+whoever dies between them leaves both at work until the import is run again. On the way back that leaves neither at
+work until it is gone again; only when both are committed is the row noted as given back.
 """
 
 import time
@@ -19,25 +20,28 @@ from psycopg.rows import dict_row
 
 from jobs.database_clock import database_now
 from jobs.input_checks import Json
-from jobs.models import ImportedTask, Job, JobStatus, JobVersion, Pool, Tenant
-from jobs.refusals import DuplicateName, Refused
+from jobs.models import ImportedTask, Job, JobClock, JobStatus, JobVersion, Pool, Tenant
+from jobs.refusals import DuplicateName, Refused, hinted
 from jobs.schedules import Interval, next_after, parse
 from jobs.services import create_job, edit_job, pause_job, resume_with
 from jobs.targets import is_reserved
 from runs.celery_beat.rows import task_of
-from runs.celery_beat.schedules import Task, first_time
+from runs.celery_beat.schedules import Every, Task, Unservable, first_time
 from runs.celery_beat.source import check_tables
 from runs.celery_beat.translating import NotImportable, Translation, Wanted, translate
 from runs.queries import SQL, Connection, change, rows
+from runs.slices import options_of
 
 CREATED, UPDATED, UNCHANGED, REFUSED = "created", "updated", "unchanged", "not imported"
 GIVEN_BACK, LEFT = "given back", "left"
 ROW_IS_OFF = "its row was switched off"
 ROW_IS_ON = "its row is still at work"
 IS_GIVEN_BACK = "given back to celery beat"
+CUT_SHORT = "neither it nor its job is at work, as its way back was cut short: say --undo again"
 # What is due this moment is about to be sent by whoever serves the row: it is looked at again after that.
 JUST_DUE = timedelta(seconds=10)
 AGAIN_SECONDS = 0.3
+MILLISECOND = timedelta(milliseconds=1)
 
 
 class Done(NamedTuple):
@@ -95,10 +99,17 @@ def rows_at(url: str) -> Iterator[Rows]:
         check_tables(django_connection.connection)
         yield Rows(django_connection.connection, django_connection.settings_dict["NAME"], own=True)
         return
-    with psycopg.connect(url, autocommit=True, connect_timeout=5, options="-c timezone=UTC") as connection:
+    options = options_of(url, {"timezone": "UTC"})
+    with psycopg.connect(url, autocommit=True, connect_timeout=5, options=options) as connection:
         check_tables(connection)
         info = connection.info
         yield Rows(connection, f"{info.host}:{info.port}/{info.dbname}"[:200], own=False)
+
+
+def sources_of(tenant: Tenant, **which: Any) -> list[str]:
+    """The databases that its rows were imported from."""
+    records = ImportedTask.objects.filter(tenant=tenant, **which)
+    return list(records.order_by("source").values_list("source", flat=True).distinct())
 
 
 def missing_exports(tenant: Tenant, rows: Rows, wanted: Wanted) -> list[str]:
@@ -152,7 +163,8 @@ class Import:
         row, task = found
         known = self._known(row)
         if known is not None and known.switched_off_at is not None and not row["enabled"]:
-            return Done(row["name"], UNCHANGED, ["it is switched off in favour of its job"])
+            note = CUT_SHORT if _was_cut_short(known.job) else "it is switched off in favour of its job"
+            return Done(row["name"], UNCHANGED, [note])
         try:
             translation = translate(row, task, database_now(), self.wanted)
             with transaction.atomic():
@@ -162,7 +174,7 @@ class Import:
         except DuplicateName:
             return Done(row["name"], REFUSED, ["there is a job of that name already: rename one of the two"])
         except Refused as refused:
-            return Done(row["name"], REFUSED, [f"{refused}{f' ({refused.hint})' if refused.hint else ''}"])
+            return Done(row["name"], REFUSED, [hinted(str(refused), refused.hint)])
         record, _ = ImportedTask.objects.update_or_create(
             tenant=self.tenant,
             source=self.rows.source,
@@ -237,27 +249,64 @@ class Undo:
                 done = self._give_back(record)
                 if self.dry_run:
                     raise DryRun
+            self._note(record)
         except DryRun:
             pass
         return done
 
+    def _note(self, record: ImportedTask) -> None:
+        """Unless somebody has imported it again meanwhile."""
+        as_it_was = ImportedTask.objects.filter(pk=record.pk, switched_off_at=record.switched_off_at)
+        as_it_was.update(undone_at=database_now(), switched_off_at=None, untriggered_at=None)
+
     def _give_back(self, record: ImportedTask) -> Done:
         there = self.rows.lock(record.task_id)
-        record = ImportedTask.objects.select_for_update(of=("self",)).select_related("job").get(pk=record.pk)
+        record.refresh_from_db(from_queryset=ImportedTask.objects.select_for_update(of=("self",)))
         job, notes = record.job, list[str]()
         was_at_work = job.status == JobStatus.ACTIVE and job.deleted_at is None
+        goes_on = there and record.switched_off_at is not None and (was_at_work or _was_cut_short(job))
+        missed = _take_untriggered(record) if goes_on else None
         if was_at_work:
             job = pause_job(job, IS_GIVEN_BACK)
         if not there:
             notes.append("its row was deleted: the job is paused, and nothing runs it")
-        elif record.switched_off_at is not None and not was_at_work:
-            notes.append(f"its job is {job.status}, so its row stays switched off")
-        elif record.switched_off_at is not None:
-            last = _last_time(job)
+        elif goes_on:
+            last = self._before(record.task_id, missed) if missed else _last_time(job)
             change(self.rows.connection, "switch_on_row", {"task": record.task_id, "last_run_at": last})
-        record.undone_at, record.switched_off_at = database_now(), None
-        record.save(update_fields=["undone_at", "switched_off_at"])
+        elif record.switched_off_at is not None:
+            notes.append(f"its job is {job.status}, so its row stays switched off")
         return Done(record.name, GIVEN_BACK, notes)
+
+    def _before(self, task_id: int, at: datetime) -> datetime:
+        """After a run at which the row's next time is this one."""
+        found = self.rows.read(task_id)
+        try:
+            times = found[1].times if found is not None else None
+        except Unservable:
+            times = None
+        return at - (times.length if isinstance(times, Every) else MILLISECOND)
+
+
+def _was_cut_short(job: Job) -> bool:
+    """By the end of a way back between the two databases, if its row is still off."""
+    return job.status == JobStatus.PAUSED and job.status_note == IS_GIVEN_BACK
+
+
+def _take_untriggered(record: ImportedTask) -> datetime | None:
+    """A time that is due and has no run yet, as where no scheduler is at work. The pause would trigger it. It is kept
+    until the row has it: that may be in another database, and we be gone before."""
+    if _was_cut_short(record.job):
+        return record.untriggered_at
+    clock = JobClock.objects.select_for_update().get(job=record.job)
+    due = clock.next_run_at
+    if due is None or due > database_now():
+        due = None
+    else:
+        clock.next_run_at = None
+        clock.save(update_fields=["next_run_at"])
+    record.untriggered_at = due
+    record.save(update_fields=["untriggered_at"])
+    return due
 
 
 def _last_time(job: Job) -> datetime:

@@ -16,6 +16,8 @@ from celery.exceptions import ImproperlyConfigured
 
 UTC = timezone.utc
 PERIODS = ("days", "hours", "minutes", "seconds", "microseconds")
+# Somewhat later there are no times any more.
+LONGEST = timedelta(days=36_525)
 # How far back the latest missed time is looked for: each step meets few times, as the one before met none.
 LOOK_BACK = [timedelta(minutes=1), timedelta(hours=1), timedelta(days=1), timedelta(days=32)]
 
@@ -97,10 +99,13 @@ class Celerys:
 def every(count: int, period: str) -> Times:
     if period not in PERIODS:
         raise Unservable(f"its interval's period is {period!r}; known are {', '.join(PERIODS)}")
-    length = timedelta(**{period: count})
-    if length <= timedelta(0):
+    if count < 1:
         raise Unservable(f"its interval of {count} {period} never ends; it must be 1 or more")
-    return Every(length)
+    if timedelta(**{period: 1}) > LONGEST / count:
+        raise Unservable(
+            f"its interval of {count} {period} ends after all times; a hundred years are the most"
+        )
+    return Every(timedelta(**{period: count}))
 
 
 @lru_cache(maxsize=4096)
@@ -184,7 +189,7 @@ def wake_at(task: Task) -> datetime | None:
 
 def first_time(task: Task) -> datetime:
     """The planned time that follows its last run. One that never ran counts from its last change; with a start time
-    it is due at the start, a crontab at its first time after it, and at once where the start is past."""
+    it is due at the start, a crontab at its first time from then on, and at once where the start is past."""
     start = task.start_at
     if start is None:
         return task.times.after(task.last_run_at or task.changed_at)
@@ -197,7 +202,7 @@ def first_time(task: Task) -> datetime:
     if due >= start:
         return due
     is_crontab = isinstance(task.times, Celerys) and isinstance(task.times.schedule, schedules.crontab)
-    return task.times.after(start) if is_crontab else start
+    return task.times.after(start - timedelta(microseconds=1)) if is_crontab else start
 
 
 def decide(task: Task, now: datetime, deadline: float | None = None) -> Fire | Disable | Wait:

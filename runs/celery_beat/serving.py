@@ -144,8 +144,9 @@ class Serving(Holding):
 
     def _send_some(self, firings: Sequence[int]) -> bool:
         """Whether the broker had an answer to each of them."""
-        messages = self.firings.publish(firings)
+        # Before they are marked: from then on another may take them over.
         began = time.monotonic()
+        messages = self.firings.publish(firings)
         told = missing(firings, messages)
         for message in messages:
             if time.monotonic() - began > PUBLISHING_SECONDS:

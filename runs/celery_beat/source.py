@@ -14,6 +14,7 @@ from psycopg.conninfo import make_conninfo
 
 from runs.queries import SQL, Connection, rows
 from runs.slices import CELERY
+from scheduler_project.sdk.broker_tls import CheckedAMQP, checked_on_redis
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +34,8 @@ class Source:
     # Whether a message is sent again that its scheduler died over: at least once, or at most once.
     resend: bool = True
     keep_days: float = KEEP_DAYS
+    # Whether the application knows how its queues are made; else those that are there are used as they are.
+    knows_queues: bool = True
     # Writes the entries of the application's own code into rows, as DatabaseScheduler does when it starts.
     write_entries: Callable[[], None] | None = None
 
@@ -41,13 +44,15 @@ def of_platform() -> Source | None:
     """Another code base's database, if the platform's settings name one; its application is known by its broker."""
     if not settings.CELERY_BEAT_URL:
         return None
-    app = Celery("celery-beat", broker=settings.CELERY_BEAT_BROKER_URL, set_as_current=False)
+    broker = checked_on_redis(settings.CELERY_BEAT_BROKER_URL, settings.BROKER_CA_FILE)
+    app = Celery("celery-beat", broker=broker, amqp=CheckedAMQP, set_as_current=False)
     app.conf.update(enable_utc=True, timezone="UTC", task_default_queue=settings.CELERY_BEAT_QUEUE)
     return Source(
         settings.CELERY_BEAT_URL,
         app,
         resend=settings.CELERY_BEAT_RESEND,
         keep_days=settings.CELERY_BEAT_KEEP_DAYS,
+        knows_queues=False,
     )
 
 
@@ -67,6 +72,7 @@ def of_application(app: Celery) -> Source:
             f"django-celery-beat's tables lie in {connection.vendor}; only PostgreSQL is served: "
             "stay with its DatabaseScheduler, or move them (manage.py dumpdata django_celery_beat)"
         )
+    _refuse_shifted_times(connection.timezone_name)
     known = {option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()}
     parameters: dict[str, Any] = connection.get_connection_params()
     dsn = make_conninfo(**{name: value for name, value in parameters.items() if name in known})
@@ -76,6 +82,20 @@ def of_application(app: Celery) -> Source:
         resend=_resend(),
         keep_days=_keep_days(),
         write_entries=lambda: _write_entries(app),
+    )
+
+
+def _refuse_shifted_times(session_zone: str) -> None:
+    """DatabaseScheduler writes naive UTC then, and Django reads that as a time of its own zone."""
+    zone = settings.TIME_ZONE if settings.USE_TZ else session_zone
+    if getattr(settings, "DJANGO_CELERY_BEAT_TZ_AWARE", True) or zone in ("UTC", "Etc/UTC"):
+        return
+    instant = f"last_run_at AT TIME ZONE '{zone}' AT TIME ZONE 'UTC'"
+    statement = f"UPDATE django_celery_beat_periodictask SET last_run_at = {instant}"  # noqa: S608 - to be read
+    raise NotServable(
+        f"under DJANGO_CELERY_BEAT_TZ_AWARE = False DatabaseScheduler has kept each last_run_at as far off as {zone} "
+        "is from UTC. Stop it, take that setting out, which nothing else here needs, and put the times right, once: "
+        f"{statement}; then start again"
     )
 
 
@@ -96,6 +116,7 @@ def _keep_days() -> float:
 
 def _write_entries(app: Celery) -> None:
     """An entry that makes no sense is logged and left out; the others are written."""
+    from django.db import InterfaceError, OperationalError
     from django_celery_beat.schedulers import ModelEntry
 
     entries: dict[str, Any] = {}
@@ -105,7 +126,9 @@ def _write_entries(app: Celery) -> None:
     for name, entry in {**entries, **app.conf.beat_schedule}.items():
         try:
             ModelEntry.from_entry(name, app=app, **entry)
-        except (ValueError, TypeError, KeyError) as error:
+        except (OperationalError, InterfaceError):  # the database is away: all are tried again
+            raise
+        except Exception as error:  # the models have errors of their own
             logger.exception("the entry %s of beat_schedule cannot be written: %s", name, error)
 
 
@@ -117,8 +140,8 @@ def check_tables(connection: Connection) -> bool:
         raise NotServable(f"the database {database} has no tables of django-celery-beat: run its migrations")
     if zoneless:
         raise NotServable(
-            f"{', '.join(zoneless)} in {database} are kept without their time zone (USE_TZ = False), so nobody knows "
-            "which instants are meant; set USE_TZ = True there and convert the columns"
+            f"{', '.join(zoneless)} in {database} are kept without their time zone, so nobody knows which instants "
+            "are meant; Django makes them as timestamptz: convert them (ALTER COLUMN … TYPE timestamptz USING …)"
         )
     return bool(ours)
 

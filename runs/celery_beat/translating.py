@@ -1,6 +1,5 @@
 """What a row of django-celery-beat becomes as a job: its spec, what is lost of it, or why there is none. Pure."""
 
-import json
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -8,6 +7,7 @@ from itertools import product
 from typing import Any
 
 from celery import schedules
+from kombu.utils import json
 
 from jobs.input_checks import Json
 from jobs.instants import as_text
@@ -53,8 +53,8 @@ def translate(row: Json, task: Task, now: datetime, wanted: Wanted) -> Translati
         "target": {
             "kind": "celery",
             "task": row["task"],
-            "args": _json(row, "args"),
-            "kwargs": _json(row, "kwargs"),
+            "args": _plain(row, "args"),
+            "kwargs": _plain(row, "kwargs"),
         },
         "schedule": _schedule(row, task, now, notes),
         "timeout": wanted.timeout,
@@ -91,9 +91,31 @@ def _priority(given: int | None) -> int:
 
 def _json(row: Json, name: str) -> Any:
     try:
-        return json.loads(row[name] or ("[]" if name == "args" else "{}"))
-    except ValueError as error:
+        value = json.loads(row[name]) if row[name] else None
+    except Exception as error:  # whatever kombu's own decoders raise
         raise NotImportable(f"its {name} are not JSON: {error}") from error
+    return value or ([] if name == "args" else {})
+
+
+def _plain(row: Json, name: str) -> Any:
+    """Kombu writes a datetime as a marked object, and reads it so; the task of a job would get the object."""
+    value = _json(row, name)
+    if kinds := sorted(set(_kinds_beyond_json(value))):
+        raise NotImportable(
+            f"its {name} hold {', '.join(f'a {kind}' for kind in kinds)}, which the JSON of a job does not know: let "
+            "the task read a text, or leave the row where it is; it is served there"
+        )
+    return value
+
+
+def _kinds_beyond_json(value: Any) -> Iterable[str]:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from _kinds_beyond_json(item)
+    elif value is not None and not isinstance(value, (str, int, float)):
+        yield type(value).__name__
 
 
 def _schedule(row: Json, task: Task, now: datetime, notes: list[str]) -> Json:

@@ -50,8 +50,10 @@ FROM (SELECT count(*), coalesce(sum(id), 0), coalesce(sum(id * xmin::text::bigin
 SELECT id, xmin::text::bigint FROM django_celery_beat_periodictask WHERE id %% 16 = ANY (%(slices)s);
 
 -- name: celery_tasks
+-- A last run that is to come, as clocks and zones get it wrong, counts as now: its row would be silent until then.
 SELECT task.id, task.xmin::text::bigint AS version, task.name, task.enabled, task.one_off, task.total_run_count,
-       task.last_run_at, task.date_changed, task.start_time, task.expires,
+       CASE WHEN task.last_run_at > statement_timestamp() THEN statement_timestamp() ELSE task.last_run_at END AS last_run_at,
+       task.date_changed, task.start_time, task.expires,
        every, period, minute, hour, day_of_month, month_of_year, day_of_week, cron.timezone::text AS timezone,
        event, latitude, longitude, clocked_time
 FROM django_celery_beat_periodictask task
@@ -64,13 +66,16 @@ ORDER BY task.id;
 
 -- name: claim_firings
 -- Only of tasks that are as they were read; one that somebody is editing is left to the next pass. The task moves on
--- and its firing is there, or neither. A planned time that has its firing already gets no other.
+-- and its firing is there, or neither. A planned time that has its firing already gets no other. date_changed moves too,
+-- as under DatabaseScheduler: whoever takes last_run_at away counts from there, and not from before this firing.
 WITH wanted AS (
     SELECT * FROM unnest(%(tasks)s::bigint[], %(versions)s::bigint[], %(planned)s::timestamptz[],
                          %(missed)s::timestamptz[], %(messages)s::uuid[])
         AS wanted (task_id, version, planned_at, missed_since, message_id)
 ), held AS MATERIALIZED (
-    SELECT wanted.*, task.name, task.task
+    -- What has none of the other schedules is clocked: one that is not said to be one_off has no second time either.
+    SELECT wanted.*, task.name, task.task,
+           one_off OR coalesce(interval_id, crontab_id, solar_id) IS NULL AS is_over
     FROM django_celery_beat_periodictask task
     JOIN wanted ON wanted.task_id = task.id AND wanted.version = task.xmin::text::bigint
     WHERE task.enabled
@@ -83,10 +88,10 @@ WITH wanted AS (
     RETURNING id, task_id
 ), moved AS (
     UPDATE django_celery_beat_periodictask task
-    SET last_run_at = CASE WHEN one_off THEN NULL ELSE held.planned_at END,
+    SET last_run_at = CASE WHEN held.is_over THEN NULL ELSE held.planned_at END,
         total_run_count = CASE WHEN one_off THEN 0
                                ELSE total_run_count + (SELECT count(*) FROM born WHERE born.task_id = task.id) END,
-        enabled = NOT one_off
+        enabled = NOT held.is_over, date_changed = clock_timestamp()
     FROM held
     WHERE task.id = held.task_id
     RETURNING task.id, task.xmin::text::bigint AS version, task.enabled, task.last_run_at, task.total_run_count
@@ -105,7 +110,7 @@ WITH wanted AS (
     FOR UPDATE OF task SKIP LOCKED
 )
 UPDATE django_celery_beat_periodictask task
-SET enabled = false, last_run_at = NULL,
+SET enabled = false, last_run_at = NULL, date_changed = clock_timestamp(),
     total_run_count = CASE WHEN one_off THEN 0 ELSE total_run_count END
 FROM held
 WHERE task.id = held.task_id
@@ -176,10 +181,11 @@ DELETE FROM beatkeeper_celery_firing WHERE id IN (
 );
 
 -- name: rows_to_import
--- Whole rows, as they are at this moment.
+-- Whole rows, as they are at this moment; a last run that is to come as celery_tasks has it.
 SELECT task.id, task.xmin::text::bigint AS version, task.name, task.task, task.args, task.kwargs, task.queue,
        task.exchange, task.routing_key, task.priority, task.headers, task.expire_seconds, task.description,
-       task.enabled, task.one_off, task.total_run_count, task.last_run_at, task.date_changed, task.start_time,
+       task.enabled, task.one_off, task.total_run_count, task.date_changed, task.start_time,
+       CASE WHEN task.last_run_at > statement_timestamp() THEN statement_timestamp() ELSE task.last_run_at END AS last_run_at,
        task.expires, every, period, minute, hour, day_of_month, month_of_year, day_of_week,
        cron.timezone::text AS timezone, event, latitude, longitude, clocked_time
 FROM django_celery_beat_periodictask task

@@ -20,6 +20,21 @@ def interval(theirs: Theirs, every: int = 3600, period: str = "seconds") -> int:
     return int(row["id"])
 
 
+def crontab(theirs: Theirs, minute: str, hour: str, day: str = "*", month: str = "*") -> int:
+    statement = (
+        "INSERT INTO django_celery_beat_crontabschedule (minute, hour, day_of_month, month_of_year, day_of_week,"
+        " timezone) VALUES (%s, %s, %s, %s, '*', 'UTC') RETURNING id"
+    )
+    (row,) = theirs.rows(statement, [minute, hour, day, month])
+    return int(row["id"])
+
+
+def clocked(theirs: Theirs, at: datetime) -> int:
+    statement = "INSERT INTO django_celery_beat_clockedschedule (clocked_time) VALUES (%s) RETURNING id"
+    (row,) = theirs.rows(statement, [at])
+    return int(row["id"])
+
+
 def add(theirs: Theirs, name: str, **fields: Any) -> int:
     """Of each hour, due an hour ago unless the fields say otherwise."""
     at = now(theirs)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
+import kombu
 import pytest
 from celery import Celery
 
@@ -105,6 +106,39 @@ def _comparable(message: list[Any]) -> Any:
     return queue, exchange, key, headers, told, body, content
 
 
+# A task that asks its own database whenever it is sent, as those of many tenants do.
+ASKS = """
+import os, psycopg
+from celery import Task
+from runs.celery_beat.courier import Courier, Unsendable
+from tests.celery_beat.test_courier import message
+app = tests.celery_beat.their_app.app
+
+class Audited(Task):
+    def apply_async(self, *args, **kwargs):
+        PeriodicTask.objects.count()
+        return super().apply_async(*args, **kwargs)
+
+@app.task(base=Audited, name="their.audited")
+def audited(): pass
+
+courier = Courier(app)
+assert courier.is_ready()
+courier.send(message(task="their.audited"))
+with psycopg.connect(os.environ["THEIR_DATABASE_URL"], autocommit=True) as killer:
+    killer.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() "
+                   "AND pid <> pg_backend_pid()")
+assert courier.is_ready()
+courier.send(message(task="their.audited"))
+print("sent")
+"""
+
+
+def test_a_task_that_asks_its_database_when_it_is_sent_is_sent_after_a_restart_of_it(theirs: Theirs) -> None:
+    theirs.broker_url = "memory://"
+    assert theirs.python(ASKS) == "sent\n"
+
+
 def message(**fields: Any) -> SimpleNamespace:
     nothing = dict.fromkeys(
         ("queue", "exchange", "routing_key", "priority", "headers", "expires", "expire_seconds")
@@ -120,6 +154,7 @@ def message(**fields: Any) -> SimpleNamespace:
         ({"args": '{"a": 1}'}, "args are not a JSON list"),
         ({"kwargs": "[1]"}, "kwargs are not a JSON object"),
         ({"headers": "colour=red"}, "headers are not JSON"),
+        ({"args": '[{"__type__": "decimal", "__value__": "much"}]'}, "args are not JSON"),
     ],
 )
 def test_what_is_no_message_is_refused_in_words(fields: dict[str, Any], why: str) -> None:
@@ -134,6 +169,13 @@ def test_empty_texts_stand_for_nothing() -> None:
         "priority": 0,
         "headers": {"periodic_task_name": "settle", "celery_beat_task": True},
     }
+
+
+@pytest.mark.parametrize("nothing", ["null", "[]", "{}", '""', "0", "false"])
+def test_what_celery_takes_for_nothing_stands_for_nothing(nothing: str) -> None:
+    """Beat looks only whether there is something."""
+    args, kwargs, _ = read_message(message(args=nothing, kwargs=nothing))
+    assert (args, kwargs) == ([], {})
 
 
 @pytest.fixture
@@ -160,6 +202,40 @@ def test_an_exchange_that_is_not_there_is_the_rows_own_trouble(app: Celery) -> N
     assert courier.is_ready()
 
 
+def test_where_results_are_kept_is_not_asked_when_a_message_is_sent(broker_url: str, theirs: Theirs) -> None:
+    """The workers need it; it may be away while their broker takes what is due."""
+    away = f"redis://127.0.0.1:{free_port()}/0"
+    app = Celery("theirs", broker=broker_url, backend=away, set_as_current=False)
+    app.conf.task_default_queue = theirs.queue
+    courier = Courier(app)
+    assert courier.is_ready()
+    courier.send(message())
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_queue_that_is_there_is_used_as_it_is(app: Celery, theirs: Theirs, named: bool) -> None:
+    """Its arguments, such as x-max-priority, are known to their application alone."""
+    courier = Courier(app, knows_queues=False)
+    assert courier.is_ready()
+    given = message(queue=theirs.queue if named else None, priority=7)
+    with app.connection_for_write() as broker:
+        channel: Any = broker.default_channel
+        kombu.Queue(theirs.queue, routing_key=theirs.queue, max_priority=10)(channel).declare()
+        courier.send(given)
+        courier.send(given)
+        first, second = (channel.basic_get(theirs.queue, no_ack=True) for _ in range(2))
+    assert first.headers["id"] == second.headers["id"] == str(given.message_id)
+    assert first.properties["priority"] == 7
+
+
+def test_a_queue_that_is_not_there_is_made(app: Celery, theirs: Theirs) -> None:
+    courier = Courier(app, knows_queues=False)
+    courier.send(message(queue=f"{theirs.queue}.other"))
+    with app.connection_for_write() as broker:
+        channel: Any = broker.default_channel
+        assert channel.basic_get(f"{theirs.queue}.other", no_ack=True) is not None
+
+
 @pytest.fixture
 def forwarder(broker_url: str) -> Iterator[Forwarder]:
     forwarder = Forwarder(broker_url)
@@ -167,9 +243,13 @@ def forwarder(broker_url: str) -> Iterator[Forwarder]:
     forwarder.close()
 
 
-def test_a_broker_that_falls_silent_costs_less_than_the_silence_of_a_session_allows(
-    forwarder: Forwarder, theirs: Theirs
-) -> None:
+def test_of_a_cluster_every_address_is_tried(broker_url: str) -> None:
+    dead = [f"amqp://guest:guest@127.0.0.1:{free_port()}//" for _ in range(2)]
+    app = Celery("theirs", broker=";".join([*dead, broker_url]), set_as_current=False)
+    assert Courier(app).is_ready()
+
+
+def test_a_broker_that_falls_silent_is_not_waited_for_long(forwarder: Forwarder, theirs: Theirs) -> None:
     app = Celery("theirs", broker=forwarder.url, set_as_current=False)
     app.conf.task_default_queue = theirs.queue
     courier = Courier(app)

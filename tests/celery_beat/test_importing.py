@@ -1,6 +1,7 @@
 """The import by its command: what it says, what it does, that it can be repeated and undone."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from io import StringIO
 from typing import Any
@@ -8,14 +9,18 @@ from typing import Any
 import pytest
 from django.conf import LazySettings
 from django.core.management import CommandError, call_command
-from django.db import connection
+from django.db import connection, transaction
+from psycopg.conninfo import make_conninfo
 
 from auditlog.models import AuditEntry
 from jobs.models import ImportedTask, Job, JobClock, JobStatus, Tenant
 from jobs.services import pause_job
-from runs.celery_beat.importing import AGAIN_SECONDS, Import, Undo, rows_at
+from runs.celery_beat.importing import AGAIN_SECONDS, Import, Rows, Undo, rows_at
+from runs.celery_beat.rows import read_tasks
+from runs.celery_beat.schedules import first_time
 from runs.celery_beat.translating import Wanted
-from tests.celery_beat.rows import HOUR, add, interval, now
+from runs.models import Run
+from tests.celery_beat.rows import HOUR, add, clocked, crontab, interval, now
 from tests.celery_beat.theirs import MIGRATE, Theirs
 from tests.factories import make_pool, make_tenant
 
@@ -136,6 +141,32 @@ def test_undone_the_rows_go_on_in_the_rhythm_of_their_jobs(theirs: Theirs) -> No
     assert not theirs.task("off")["enabled"]
     assert job("hourly").status == JobStatus.PAUSED and clock("hourly") is None
     assert "there are no rows" in command("--undo")
+
+
+@pytest.mark.parametrize("kind", ["interval", "crontab", "one off", "clocked"])
+def test_a_time_that_the_platform_has_not_triggered_is_the_rows_after_the_way_back(
+    theirs: Theirs, kind: str
+) -> None:
+    """Its schedulers are down, which is why somebody goes back."""
+    at = now(theirs)
+    due = (at + HOUR).replace(second=0, microsecond=0)
+    rows: dict[str, dict[str, Any]] = {
+        "interval": {"last_run_at": due - HOUR},
+        "crontab": {"crontab_id": crontab(theirs, str(due.minute), "*"), "last_run_at": at},
+        "one off": {"one_off": True, "last_run_at": due - HOUR},
+        "clocked": {"clocked_id": clocked(theirs, due), "one_off": True, "last_run_at": None},
+    }
+    add(theirs, "settle", **rows[kind])
+    command("--apply", "--disable-imported")
+    assert clock("settle") == due
+    missed = due - 2 * HOUR
+    JobClock.objects.update(next_run_at=missed)
+    theirs.rows("UPDATE django_celery_beat_clockedschedule SET clocked_time = %s", [missed])
+    assert "given back  settle" in command("--undo")
+    with theirs.connect() as connection:
+        (task,) = read_tasks(connection, [theirs.task("settle")["id"]])
+    assert task.enabled and first_time(task) == missed
+    assert clock("settle") is None and not Run.objects.exists()
 
 
 def test_after_the_way_back_there_is_a_way_forth(theirs: Theirs) -> None:
@@ -265,6 +296,13 @@ def test_in_one_database_job_and_row_are_one_transaction(
     assert at_home.task("hourly")["enabled"]
 
 
+def test_rows_in_a_schema_that_the_url_names_are_found(theirs: Theirs, settings: LazySettings) -> None:
+    fill(theirs)
+    theirs.rows("ALTER SCHEMA public RENAME TO shop")
+    settings.CELERY_BEAT_URL = make_conninfo(theirs.url, options="-c search_path=shop")
+    assert lines(command(), "hourly").startswith("created")
+
+
 def test_in_two_databases_who_dies_between_them_can_go_on(theirs: Theirs, tenant: Tenant) -> None:
     """The job's transaction is committed, the row's is not: both are at work, and the import puts that right."""
     add(theirs, "hourly", last_run_at=now(theirs))
@@ -277,6 +315,58 @@ def test_in_two_databases_who_dies_between_them_can_go_on(theirs: Theirs, tenant
     assert theirs.task("hourly")["enabled"] and job("hourly").status == JobStatus.ACTIVE
     command("--apply", "--disable-imported")
     assert not theirs.task("hourly")["enabled"] and job("hourly").status == JobStatus.ACTIVE
+
+
+@pytest.mark.parametrize("untriggered", [False, True])
+def test_in_two_databases_who_dies_amid_the_way_back_can_go_it_again(
+    theirs: Theirs, monkeypatch: pytest.MonkeyPatch, untriggered: bool
+) -> None:
+    """The job's transaction is committed, the row's is not: neither is at work, and the row goes on from the pause, or
+    from the time that nobody had triggered."""
+    add(theirs, "hourly", last_run_at=now(theirs))
+    command("--apply", "--disable-imported")
+    missed = now(theirs).replace(microsecond=0) - 2 * HOUR
+    if untriggered:
+        JobClock.objects.update(next_run_at=missed)
+
+    @contextmanager
+    def cut(rows: Rows) -> Iterator[None]:
+        with rows.connection.transaction():
+            with transaction.atomic():
+                yield
+            raise ZeroDivisionError
+
+    monkeypatch.setattr(Rows, "together", cut)
+    with pytest.raises(ZeroDivisionError):
+        command("--undo")
+    monkeypatch.undo()
+    assert not theirs.task("hourly")["enabled"] and job("hourly").status == JobStatus.PAUSED
+    assert "say --undo again" in command("--apply")
+    told = command("--undo")
+    assert "given back  hourly" in told and "stays switched off" not in told
+    assert theirs.task("hourly")["enabled"]
+    if untriggered:
+        assert theirs.task("hourly")["last_run_at"] + HOUR == missed
+    record = ImportedTask.objects.get()
+    assert record.undone_at is not None and record.switched_off_at is record.untriggered_at is None
+
+
+def test_the_way_back_is_found_where_the_database_is_called_by_another_name(
+    theirs: Theirs, settings: LazySettings
+) -> None:
+    add(theirs, "hourly", last_run_at=now(theirs))
+    settings.CELERY_BEAT_URL = make_conninfo(theirs.url, host="127.0.0.1")
+    command("--apply", "--disable-imported")
+    source = ImportedTask.objects.get().source
+    settings.CELERY_BEAT_URL = make_conninfo(theirs.url, host="localhost")
+    with pytest.raises(CommandError, match=f"localhost.* --source {source}"):
+        command("--undo")
+    with pytest.raises(CommandError, match=f"nothing was imported from elsewhere.*{source}"):
+        command("--undo", "--source", "elsewhere")
+    assert not theirs.task("hourly")["enabled"]
+    assert "given back  hourly" in command("--undo", "--source", source)
+    assert theirs.task("hourly")["enabled"]
+    assert "there are no rows" in command("--undo")
 
 
 def test_the_services_know_their_own_records(theirs: Theirs, tenant: Tenant) -> None:

@@ -178,12 +178,13 @@ def test_one_that_never_ran_counts_from_its_last_change() -> None:
     [
         (Every(HOUR), BEGIN + 90 * MINUTE),
         (crontab("0", "*", "*", "*", "*", "UTC"), BEGIN + 2 * HOUR),
+        (crontab("30", "*", "*", "*", "*", "UTC"), BEGIN + 90 * MINUTE),
         (At(BEGIN + MINUTE), BEGIN + 90 * MINUTE),
         (At(BEGIN + 3 * HOUR), BEGIN + 3 * HOUR),
     ],
-    ids=["interval", "crontab", "clocked before", "clocked after"],
+    ids=["interval", "crontab", "crontab then", "clocked before", "clocked after"],
 )
-def test_with_a_start_time_the_first_run_is_at_the_start_or_a_crontabs_first_time_after_it(
+def test_with_a_start_time_the_first_run_is_at_the_start_or_a_crontabs_first_time_from_then_on(
     times: Times, first: datetime
 ) -> None:
     waiting = task(times, start_at=BEGIN + 90 * MINUTE)
@@ -284,6 +285,8 @@ CRON = {
     [
         ({}, "has no schedule"),
         ({"every": 0, "period": "days"}, "never ends"),
+        ({"every": 3_000_000, "period": "days"}, "a hundred years"),
+        ({"every": 2**31 - 1, "period": "days"}, "a hundred years"),
         ({"every": 1, "period": "fortnights"}, "fortnights"),
         ({**CRON, "minute": "61"}, "crontab cannot be read"),
         ({**CRON, "minute": "a, b"}, "crontab cannot be read"),

@@ -1,21 +1,24 @@
 """Passes over another code base's rows, with a courier that notes what it is given, or fails as a test wants it to."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
+import psycopg
 import pytest
 from celery import Celery
 
 from runs.celery_beat import rows as rows_module
 from runs.celery_beat.courier import Away, Undelivered, Unsendable
 from runs.celery_beat.firings import MOST_TRIES
-from runs.celery_beat.serving import Serving
+from runs.celery_beat.serving import PUBLISHING_SECONDS, Serving
 from runs.celery_beat.source import Source
 from runs.slices import LockSession
-from tests.celery_beat.rows import HOUR, add, interval, now
+from tests.celery_beat.rows import HOUR, add, clocked, crontab, interval, now
 from tests.celery_beat.theirs import Theirs
 from tests.waiting import wait_until
 
@@ -297,6 +300,31 @@ def test_one_that_was_stopped_amid_its_messages_sends_no_more_when_it_wakes(
     assert notes.names == ["settle"]
 
 
+def test_one_that_was_stopped_while_it_marked_its_messages_sends_none_of_them(
+    theirs: Theirs, notes: Notes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the time it wakes its session is ended, and another has sent what was publishing."""
+    add(theirs, "settle")
+    others = Notes()
+    with LockSession(theirs.url, "stopped") as session:
+        stopped = Scheduler(theirs, session, notes)
+        publish = stopped.work.firings.publish
+
+        def stopped_then(firings: Any) -> Any:
+            marked = publish(firings)
+            theirs.rows("SELECT pg_terminate_backend(%s)", [session.pid])
+            with scheduler(theirs, others) as another:
+                another.passes(4)
+            later = SimpleNamespace(monotonic=lambda: time.monotonic() + 2 * PUBLISHING_SECONDS)
+            monkeypatch.setattr("runs.celery_beat.serving.time", later)
+            return marked
+
+        monkeypatch.setattr(stopped.work.firings, "publish", stopped_then)
+        with pytest.raises(psycopg.Error):
+            stopped.passes()
+    assert others.names == ["settle"] and notes.sent == []
+
+
 def test_two_share_the_rows_out_and_send_each_once(theirs: Theirs, notes: Notes) -> None:
     for number in range(40):
         add(theirs, f"settle {number}")
@@ -319,6 +347,96 @@ def test_what_runs_once_and_what_has_expired_is_switched_off(
     one.passes()
     assert notes.names == ["once"]
     assert not any(theirs.task(name)["enabled"] for name in ("once", "expired", "has run"))
+
+
+DISABLE_SELECTED = "UPDATE django_celery_beat_periodictask SET enabled = false, last_run_at = NULL"
+ENABLE_SELECTED = "UPDATE django_celery_beat_periodictask SET enabled = true"
+
+
+def test_a_row_that_is_switched_off_and_on_in_their_admin_waits_for_its_next_time(
+    one: Scheduler, theirs: Theirs, notes: Notes
+) -> None:
+    """The admin's actions are updates, and leave date_changed where the last firing has put it."""
+    at = now(theirs)
+    monthly = crontab(theirs, "0", "0", str((at - timedelta(days=12)).day))
+    made = at - timedelta(days=700)
+    add(theirs, "billing", crontab_id=monthly, last_run_at=at - timedelta(days=40), date_changed=made)
+    one.passes()
+    assert notes.names == ["billing"]
+    theirs.rows("DELETE FROM beatkeeper_celery_firing")
+    theirs.rows(DISABLE_SELECTED)
+    one.passes()
+    theirs.rows(ENABLE_SELECTED)
+    one.passes()
+    assert notes.names == ["billing"]
+
+
+def test_rows_whose_last_run_is_taken_back_do_not_all_run_at_once(
+    one: Scheduler, theirs: Theirs, notes: Notes
+) -> None:
+    """As their README says to do after a change of the time zone."""
+    at = now(theirs)
+    daily = interval(theirs, 1, "days")
+    add(theirs, "daily", interval_id=daily, last_run_at=at - 25 * HOUR, date_changed=at - 700 * 24 * HOUR)
+    one.passes()
+    theirs.rows("UPDATE django_celery_beat_periodictask SET last_run_at = NULL")
+    one.passes()
+    assert notes.names == ["daily"]
+
+
+def test_one_that_ran_once_and_is_switched_on_again_has_a_further_time(
+    one: Scheduler, theirs: Theirs, notes: Notes
+) -> None:
+    at = now(theirs)
+    hourly = crontab(theirs, str((at - timedelta(minutes=2)).minute), "*")
+    made = at - timedelta(minutes=50)
+    add(theirs, "once", one_off=True, crontab_id=hourly, last_run_at=None, date_changed=made)
+    one.passes()
+    assert notes.names == ["once"] and not theirs.task("once")["enabled"]
+    theirs.rows(ENABLE_SELECTED)
+    one.passes()
+    assert theirs.task("once")["enabled"]
+
+
+def test_a_last_run_that_is_to_come_counts_as_now(one: Scheduler, theirs: Theirs, notes: Notes) -> None:
+    """As a clock that was ahead, or a scheduler that mistook the zone, has left it."""
+    task = add(theirs, "settle", last_run_at=now(theirs) + 5 * HOUR)
+    never = add(theirs, "never", last_run_at=None, date_changed=now(theirs))
+    one.passes()
+    known = one.work.tasks.known
+    counts_from = known[task].last_run_at
+    assert counts_from is not None and counts_from <= now(theirs)
+    assert known[never].last_run_at is None
+    next_at = one.work.tasks.next_at()
+    assert notes.sent == [] and next_at is not None and next_at <= now(theirs) + HOUR
+
+
+def test_one_that_expired_counts_from_then_when_it_is_switched_on_again(
+    one: Scheduler, theirs: Theirs, notes: Notes
+) -> None:
+    add(theirs, "expired", expires=now(theirs) - HOUR)
+    one.passes()
+    theirs.rows(ENABLE_SELECTED + ", expires = NULL")
+    one.passes()
+    assert notes.sent == [] and theirs.task("expired")["enabled"]
+
+
+def test_a_clocked_row_that_is_not_said_to_run_once_does_so(
+    one: Scheduler, theirs: Theirs, notes: Notes
+) -> None:
+    """Their model refuses it in a form; bulk_create() and update() do not ask."""
+    at = clocked(theirs, now(theirs) - timedelta(seconds=5))
+    add(theirs, "clocked", clocked_id=at, last_run_at=None)
+    add(theirs, "both", clocked_id=at, interval_id=interval(theirs))
+    one.passes()
+    assert sorted(notes.names) == ["both", "clocked"]
+    assert theirs.task("both")["enabled"]
+    row = theirs.task("clocked")
+    assert (row["enabled"], row["last_run_at"], row["total_run_count"]) == (False, None, 1)
+    assert one.work.tasks.next_at() is not None and one.work.step() > 0
+    theirs.rows(ENABLE_SELECTED)
+    one.passes()
+    assert sorted(notes.names) == ["both", "clocked", "clocked"]
 
 
 def test_settled_firings_are_forgotten_after_the_days_that_the_settings_say(

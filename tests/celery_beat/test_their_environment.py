@@ -1,11 +1,14 @@
 """A code base that has our code, and neither our settings nor our apps."""
 
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from celery import Celery
 
 from runs.celery_beat.source import KEEP_DAYS, NotServable, of_application, of_platform
+from tests.celery_beat.rows import now
 from tests.celery_beat.theirs import Theirs
 
 LOADED = """
@@ -31,6 +34,115 @@ def test_the_scheduler_loads_there_and_finds_their_database_and_their_entries(th
     cleanup = ("celery.backend_cleanup", "celery.backend_cleanup", None, "4")
     assert entries == f"{[cleanup, ('from the code', 'their.witness', 3600, None)]} 43200"
     assert ours == "[]"
+
+
+IN_A_SCHEMA = """
+import django.db
+from runs.celery_beat.source import of_application, prepare
+from runs.slices import LockSession
+default = django.db.connections["default"]
+default.settings_dict["OPTIONS"] = {"options": "-c search_path=shop"}
+default.close()
+source = of_application(tests.celery_beat.their_app.app)
+with LockSession(source.dsn, "a scheduler") as session:
+    prepare(session.connection)
+print(PeriodicTask.objects.count())
+"""
+
+
+def test_rows_in_a_schema_that_their_settings_name_are_found(theirs: Theirs) -> None:
+    theirs.rows("ALTER SCHEMA public RENAME TO shop")
+    assert theirs.python(IN_A_SCHEMA) == "0\n"
+    tables = theirs.rows("SELECT schemaname FROM pg_tables WHERE tablename = 'beatkeeper_celery_firing'")
+    assert tables == [{"schemaname": "shop"}]
+
+
+# DatabaseScheduler under settings as those of Django before 5, sends a row once.
+NAIVE = """
+import os, psycopg
+from django.conf import settings
+settings.USE_TZ, settings.TIME_ZONE, settings.DJANGO_CELERY_BEAT_TZ_AWARE = {use_tz}, "{zone}", False
+app = tests.celery_beat.their_app.app
+app.conf.timezone = "{zone}"
+every = IntervalSchedule.objects.create(every=5, period="minutes")
+PeriodicTask.objects.create(name="settle", task="their.witness", interval=every)
+from django_celery_beat.schedulers import DatabaseScheduler
+scheduler = DatabaseScheduler(app)
+scheduler.reserve(scheduler.schedule["settle"])
+scheduler.sync()
+from runs.celery_beat.source import NotServable, of_application
+try:
+    of_application(app)
+    print("is served")
+except NotServable as why:
+    print(why)
+"""
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", "Europe/Berlin"])
+@pytest.mark.parametrize("use_tz", [True, False])
+def test_times_that_their_scheduler_kept_hours_off_are_refused_with_what_puts_them_right(
+    theirs: Theirs, use_tz: bool, zone: str
+) -> None:
+    told = theirs.python(NAIVE.format(use_tz=use_tz, zone=zone))
+    assert "DJANGO_CELERY_BEAT_TZ_AWARE" in told and zone in told
+    assert abs(theirs.task("settle")["last_run_at"] - now(theirs)) > timedelta(minutes=50)
+    _, statement = told.split(": ", 1)
+    theirs.rows(statement.split(";")[0])
+    assert abs(theirs.task("settle")["last_run_at"] - now(theirs)) < timedelta(minutes=2)
+
+
+def test_their_scheduler_keeps_right_times_in_utc(theirs: Theirs) -> None:
+    assert "is served" in theirs.python(NAIVE.format(use_tz=False, zone="UTC"))
+
+
+ENTRIES = """
+from django.db import OperationalError
+from django_celery_beat.clockedschedule import clocked
+from runs.celery_beat.source import of_application
+app = tests.celery_beat.their_app.app
+entry = {"task": "their.witness", "schedule": 60.0}
+app.conf.beat_schedule = {
+    "an unknown key": {**entry, "comment": "each minute"},
+    "clocked and not one_off": {**entry, "schedule": clocked(now + timedelta(days=1))},
+    "too long": {**entry, "task": "x" * 201},
+    "good": entry,
+}
+write_entries = of_application(app).write_entries
+write_entries()
+print(sorted(PeriodicTask.objects.values_list("name", flat=True)))
+
+class Away:
+    def db_for_write(self, *_, **__):
+        raise OperationalError("the server is starting up")
+
+from django.db import router
+router.routers = [Away()]
+try:
+    write_entries()
+except OperationalError as error:
+    print(error)
+"""
+
+
+def test_an_entry_that_makes_no_sense_is_left_out_and_a_database_that_is_away_is_told(
+    theirs: Theirs,
+) -> None:
+    written, away = theirs.python(ENTRIES).splitlines()
+    assert written == "['celery.backend_cleanup', 'good']"
+    assert away == "the server is starting up"
+
+
+def test_packages_of_theirs_that_are_called_as_ours_stand_in_no_way(theirs: Theirs, tmp_path: Path) -> None:
+    for name in ("jobs", "auditlog"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("THEIRS = True")
+    code = f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\nimport jobs, auditlog\n"
+    code += "from runs.beat import PartitionedScheduler\n"
+    code += "info = PartitionedScheduler(tests.celery_beat.their_app.app, lazy=True).info\n"
+    code += "print(info, jobs.THEIRS, auditlog.THEIRS)"
+    told = theirs.python(code)
+    assert "periodic tasks of django-celery-beat" in told and "True True" in told
 
 
 def test_the_settings_of_the_environment_count(theirs: Theirs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,3 +190,4 @@ def test_the_platform_serves_nobody_unless_it_is_asked_to(settings: Any) -> None
     assert source is not None and source.keep_days == KEEP_DAYS and source.resend
     assert source.app.conf.broker_url == "redis://elsewhere"
     assert source.app.conf.task_default_queue == "fast" and source.write_entries is None
+    assert not source.knows_queues

@@ -2,8 +2,10 @@
 
 from datetime import datetime, timedelta, timezone
 from typing import Any
+from uuid import UUID
 
 import pytest
+from kombu.utils.json import dumps
 
 from jobs.schedules import parse, upcoming
 from runs.celery_beat.rows import task_of
@@ -84,6 +86,12 @@ def test_a_row_becomes_a_job_that_does_the_same() -> None:
     }
 
 
+@pytest.mark.parametrize("nothing", ["", "null", "[]", "{}"])
+def test_arguments_that_celery_takes_for_nothing_are_a_jobs_none(nothing: str) -> None:
+    target = translated(hourly(args=nothing, kwargs=nothing)).spec["target"]
+    assert (target["args"], target["kwargs"]) == ([], {})
+
+
 @pytest.mark.parametrize("zone", ZONES)
 @pytest.mark.parametrize("fields", CRONS, ids=" ".join)
 def test_a_crontab_says_the_same_as_a_job_or_is_not_imported(
@@ -162,6 +170,11 @@ def test_what_has_no_counterpart_is_told(fields: dict[str, Any], note: str) -> N
         ({"every": 5, "period": "microseconds"}, "once a second at most"),
         ({"event": "sunrise", "latitude": 1, "longitude": 2}, "follows the sun"),
         ({"args": "[1,"}, "args are not JSON"),
+        (
+            {"kwargs": dumps({"since": [NOW], "by": UUID(int=7), "at": NOW.date()})},
+            "kwargs hold a UUID, a date, a datetime, which",
+        ),
+        ({"args": '[{"__type__": "decimal", "__value__": "much"}]'}, "args are not JSON"),
         ({}, "has no schedule"),
         ({"every": 1, "period": "hours", "expires": NOW - DAY}, "before it would run again"),
         ({"clocked_time": NOW - HOUR, "one_off": True, "total_run_count": 0}, "which is past"),
@@ -197,6 +210,13 @@ def test_a_crontab_and_its_job_differ_only_where_the_clock_changes(
     assert UNEXPLAINED not in {different.rule for different in differences}
     if zone in ("UTC", "Asia/Kathmandu"):
         assert differences == []
+
+
+def test_a_start_time_that_is_a_time_of_the_crontab_is_the_first_of_both() -> None:
+    start = datetime(2026, 3, 1, tzinfo=UTC)
+    given = row(**cron("0", "0", "1", "*", "*"), start_time=start, last_run_at=None, total_run_count=0)
+    assert ours(task_of(given), start + DAY) == [start]
+    assert compared(given, length=120 * DAY) == []
 
 
 def test_the_differences_at_a_change_of_the_clock_are_these() -> None:

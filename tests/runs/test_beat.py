@@ -1,7 +1,6 @@
 """What celery beat does to a scheduler, and what its loops do to themselves."""
 
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -124,12 +123,10 @@ def test_a_thread_that_hangs_in_our_own_code_is_replaced_and_changes_nothing_whe
 def test_a_clean_stop_is_noticed_in_the_middle_of_a_pause(loop: Loop, passes: Passes) -> None:
     assert loop.holds == 7
     passes.step = lambda: 30.0  # type: ignore[method-assign]
-    wait_until(lambda: loop._wanted.is_set() is False and loop.last_success, 5, "the pause")
+    wait_until(lambda: loop._wanted.is_set() is False and loop.last_success, 15, "the pause")
     loop.stopping = True
-    asked = time.monotonic()
-    loop.join(5)
-    assert time.monotonic() - asked < 0.5
-    assert passes.ends == 1
+    loop.join(10)
+    assert not loop.alive and passes.ends == 1
 
 
 def test_the_longest_pass_is_forgotten_after_a_while() -> None:

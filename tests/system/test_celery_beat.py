@@ -15,6 +15,7 @@ from django.core.management import call_command
 from tests.celery_beat.conftest import their_template, theirs
 from tests.celery_beat.rows import add, interval, now
 from tests.celery_beat.theirs import Row, Theirs
+from tests.factories import make_pool, make_tenant
 from tests.processes import Processes, RealProcess
 from tests.system.platform import WITNESS, Platform, our_connection
 from tests.waiting import wait_until
@@ -38,6 +39,9 @@ ONCE = [
     "routed",
     "dressed",
 ]
+JOBS = ["minutes", "hours", "days", "berlin", "new york", "starts", "routed", "dressed"]
+# What no job can do, and what is over.
+LEFT = ["half a second", "both days", "sunrise", "clocked", "one off"]
 ROWS = f"""
 begin = now.replace(microsecond=0) - timedelta(seconds=1)
 second = IntervalSchedule.objects.create(every=1, period="seconds")
@@ -68,7 +72,7 @@ make("clocked", clocked=clocked, one_off=True)
 make("one off", interval=second, one_off=True)
 hour = IntervalSchedule.objects.create(every=1, period="hours")
 make("starts", interval=hour, start_time=now + timedelta(seconds=4))
-make("expires", interval=second, expires=now + timedelta(seconds=6))
+make("expires", interval=second, expires=now + timedelta(hours=1))
 make("routed", timedelta(hours=1), task="their.routed", interval=hour)
 dress = dict(queue="{{queue}}.other", priority=7, headers='{{"colour": "red"}}', kwargs='{{"a": 1}}', expire_seconds=90)
 make("dressed", timedelta(hours=1), interval=hour, **{{k: v.format(queue=__import__("os").environ["THEIR_QUEUE"])
@@ -138,14 +142,17 @@ def assert_none_is_doubled(theirs: Theirs, but: set[str] = frozenset()) -> None:
     assert max(times.values()) == 1
 
 
-def test_every_kind_of_row_runs_under_two_schedulers_of_which_one_is_killed(
-    stage: tuple[Theirs, list[RealProcess]],
+def test_every_kind_of_row_runs_under_two_schedulers_of_which_one_is_killed_and_is_imported(
+    stage: tuple[Theirs, list[RealProcess]], transactional_db: None, settings: LazySettings
 ) -> None:
     theirs, schedulers = stage
     pids = {str(scheduler.pid) for scheduler in schedulers}
     wait_until(lambda: schedulers_of(theirs) == pids, 30, "both to send")
-    wait_until(lambda: all(lines(theirs, name) for name in ONCE), 30, "what runs once")
-    wait_until(amid_a_second, 5, "a quiet moment", interval=0.01)
+    wait_until(lambda: all(lines(theirs, name) for name in [*ONCE, "expires"]), 30, "what runs once")
+    expire = "UPDATE django_celery_beat_periodictask SET expires = clock_timestamp() WHERE name = 'expires'"
+    theirs.rows(expire)
+    wait_until(lambda: not theirs.task("expires")["enabled"], 10, "the row to be seen as expired")
+    wait_until(amid_a_second, 15, "a quiet moment", interval=0.01)
     schedulers[0].send(signal.SIGKILL)
     killed_at = datetime.now(UTC)
     survivor = {str(schedulers[1].pid)}
@@ -167,6 +174,35 @@ def test_every_kind_of_row_runs_under_two_schedulers_of_which_one_is_killed(
     assert {name: len(lines(theirs, name)) for name in ONCE} == dict.fromkeys(ONCE, 1)
     assert lines(theirs, "switched off") == []
     assert_as_asked_for(theirs)
+    settings.CELERY_BEAT_URL = theirs.url
+    assert_all_are_imported_and_given_back(theirs)
+
+
+def assert_all_are_imported_and_given_back(theirs: Theirs) -> None:
+    make_pool(slug="default", exported_tasks=["their.witness", "their.routed"])
+    given = ("--tenant", make_tenant().slug)
+    before = enabled_rows(theirs)
+    assert "Nothing was changed" in import_them(*given)
+    assert "minutes: 480 times are the same" in import_them(*given, "--shadow")
+    told = import_them(*given, "--apply", "--disable-imported")
+    created, left = said(told, "created"), said(told, "not imported")
+    assert created >= {*EVERY_SECOND, *JOBS, "switched off", "waits", "from the code"}
+    assert left == {*LEFT, "broken", "expires", "celery.backend_cleanup"}
+    assert enabled_rows(theirs) == before - created
+    assert said(import_them(*given, "--undo"), "given back") == created
+    assert enabled_rows(theirs) == before
+
+
+def said(told: str, what: str) -> set[str]:
+    """Of which rows."""
+    begin = f"{what}  "
+    return {line.removeprefix(begin).split(":")[0] for line in told.splitlines() if line.startswith(begin)}
+
+
+def enabled_rows(theirs: Theirs) -> set[str]:
+    return {
+        row["name"] for row in theirs.rows("SELECT name FROM django_celery_beat_periodictask WHERE enabled")
+    }
 
 
 def assert_as_asked_for(theirs: Theirs) -> None:
@@ -179,7 +215,8 @@ def assert_as_asked_for(theirs: Theirs) -> None:
     for name in ("one off", "clocked", "expires"):
         task = theirs.task(name)
         assert not task["enabled"] and task["last_run_at"] is None
-    assert 1 <= len(lines(theirs, "expires")) <= 6
+    expired = theirs.task("expires")["expires"] + timedelta(seconds=2)
+    assert all(firing["planned_at"] < expired for firing in theirs.firings() if firing["name"] == "expires")
     minutes = theirs.task("minutes")
     assert minutes["total_run_count"] == 1 and minutes["last_run_at"] is not None
     assert "not JSON" in next(firing["error"] for firing in theirs.firings() if firing["name"] == "broken")

@@ -11,7 +11,17 @@ from auditlog.context import acting_as
 from auditlog.models import ActorKind
 from jobs.models import Tenant
 from jobs.specs import words_of
-from runs.celery_beat.importing import CREATED, REFUSED, UPDATED, Done, Import, Undo, missing_exports, rows_at
+from runs.celery_beat.importing import (
+    CREATED,
+    REFUSED,
+    UPDATED,
+    Done,
+    Import,
+    Undo,
+    missing_exports,
+    rows_at,
+    sources_of,
+)
 from runs.celery_beat.shadow import UNEXPLAINED, Comparison, shadow
 from runs.celery_beat.source import NotServable
 from runs.celery_beat.translating import Wanted
@@ -45,6 +55,11 @@ class Command(BaseCommand):
             action="store_true",
             help="switch the rows off: from that moment on their jobs are at work, which are paused before",
         )
+        parser.add_argument(
+            "--source",
+            help="as which the database was known when its rows were imported, where it has another name now; --undo "
+            "says which there are",
+        )
         parser.add_argument("--hours", type=float, default=24.0, help="of --shadow (default: 24)")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -60,6 +75,7 @@ class Command(BaseCommand):
                 acting_as(ActorKind.SYSTEM, "import_celery_beat"),
                 rows_at(settings.CELERY_BEAT_URL) as rows,
             ):
+                rows.source = self._source(tenant, rows.source, options)
                 if options["shadow"]:
                     self._compare(shadow(rows, wanted, timedelta(hours=options["hours"])))
                 elif options["undo"]:
@@ -70,6 +86,20 @@ class Command(BaseCommand):
                     self._tell_exports(missing_exports(tenant, rows, wanted))
         except NotServable as why:
             raise CommandError(str(why)) from why
+
+    def _source(self, tenant: Tenant, found: str, options: dict[str, Any]) -> str:
+        """A database is known by host, port and name; one that is called otherwise now would have nothing to undo."""
+        named: str | None = options["source"]
+        if named is not None and named not in (known := sources_of(tenant)):
+            there = ", ".join(known) or "nowhere yet"
+            raise CommandError(f"nothing was imported from {named}; rows of this tenant were from {there}")
+        open_ones = sources_of(tenant, undone_at=None)
+        if named is None and options["undo"] and open_ones and found not in open_ones:
+            raise CommandError(
+                f"there is nothing to give back to {found}, but to {', '.join(open_ones)}: if that is the same "
+                f"database by another name, say --source {open_ones[0]}"
+            )
+        return named or found
 
     def _tell(self, told: Iterable[Done], told_if_dry: bool = False) -> None:
         counted = Counter[str]()
