@@ -24,6 +24,16 @@ def check(pool: Pool, spec: Json, present: LockedJob | None) -> None:
     check_secrets(spec, "target", present.spec.secret_names if present else ())
 
 
+def check_kind(kind: str) -> None:
+    """Of a job whose run is asked for."""
+    if kind != "celery":
+        why = (
+            f"the job has a target of the kind {kind}, and a worker's key asks for runs of Celery tasks alone"
+        )
+        hint = "ask for it with an operator's or an administrator's key"
+        raise refused("spec.name", why, hint, "not_for_workers")
+
+
 def check_secrets(given: object, field: str, known: tuple[str, ...] | list[str]) -> None:
     """Whether a secret of another name is there is not said."""
     if beyond := sorted(set(names_in(given)) - set(known)):

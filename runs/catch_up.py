@@ -17,12 +17,12 @@ from runs import spans
 from runs.catch_up_pace import Rest, advance
 from runs.due_jobs import DueJob
 from runs.ended_stops import end_stop
-from runs.gaps import MOST_COUNTED, NO_STOPS, WORKING, Span, counted
+from runs.gaps import MOST_COUNTED, NO_STOPS, WORKING, counted
 from runs.queries import Connection, array, change, hexed, rows
 from runs.slices import LostLocks
 from runs.stops import read_stops
 from runs.trigger import changes_of, halve, write_runs
-from runs.visits import Visit, settle_missed
+from runs.visits import Visit, settle_missed, tell_all
 
 MOST_JOBS = 500
 MOST_RUNS = 1000
@@ -101,7 +101,7 @@ def _read_gap(
         found.spans = [span._replace(number=counted(job, span.from_at, span.to_at)) for span in found.spans]
         missed = counted(job, from_at, to_at)
     except Exception:  # noqa: BLE001 - a parked job is parked because this raises
-        found, missed = Visit(job, spans=[Span(job, from_at, to_at, reason)]), MOST_COUNTED
+        found, missed = tell_all(job, to_at, reason, changes), MOST_COUNTED
     return Gap(now, stops, found, missed, policy or job.catch_up.policy)
 
 

@@ -1,15 +1,15 @@
 """From ready run to permit: which runs of a pool's lanes may be claimed now.
 
 One scheduler decides for all lanes of a pool, so shares and limits have one decider. Runs are marked queued
-and that is committed; only then does a permit go out for each, and whether it arrives changes nothing but time.
+and that is committed; only then do permits go out, one for each place at the most, and whether they arrive changes
+nothing but time.
 """
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, time
-from math import ceil
+from datetime import datetime, time, timezone
 from typing import NamedTuple
 from uuid import UUID
 
@@ -17,9 +17,11 @@ from django.conf import settings
 
 from runs import shares, transitions
 from runs.brokers import HIGHEST_PRIORITY, queue_version
+from runs.choosing import Candidate, Chosen, Gates, choose
 from runs.lanes import NO_LIVE_WORKER, LaneMemories, LaneRow, day_of
 from runs.pace import Pace
 from runs.permits import Permit
+from runs.pool_workers import PoolWorkers
 from runs.queries import Connection, change, rows
 from runs.shares import LaneLoad
 from runs.stops import Stops, read_stops
@@ -29,27 +31,13 @@ MOST_IN_A_PASS = 2000
 # Runs of a lane that are read beyond those that may go, after a pass that met some that may not.
 LEAST_DEPTH = 64
 MOST_DEPTH = 1024
+# Before every run of a lane.
+BEGINNING = (-(2**63), UUID(int=0))
 CLASS_QUEUES = 8
 PERMITS_PER_SLOT = 2
-# So often the places that lanes have no runs for are shared out among the others.
+# So often what is given to lanes that have no runs for it is shared out among the others.
 MOST_ROUNDS = 4
 NO_TAGS: Mapping[str, str] = {}
-
-
-class Candidate(NamedTuple):
-    """A ready run among the best of its lane, locked: where its row lies is where it will lie when it is marked."""
-
-    place: str
-    tenant_id: int
-    rank: int
-    target_key: str
-    # Its job, if that has a limit.
-    limited: UUID | None
-    paused: bool
-    # Its job's breaker is not closed, and it is not the probe.
-    broken: bool
-    # Read only while a stop names a tag.
-    tags: str | None
 
 
 @dataclass(slots=True)
@@ -68,30 +56,8 @@ class PoolMemory:
     """Of one pool, kept from pass to pass by whoever dispatches it; losing it costs a second of ramp-up."""
 
     lanes: LaneMemories = field(default_factory=LaneMemories)
-    nodes: frozenset[UUID] = frozenset()
-    # With the tenant whose runs alone they are known for; None: for everybody's.
-    targets: frozenset[tuple[str, int | None]] = frozenset()
+    workers: PoolWorkers = field(default_factory=PoolWorkers)
     pace: Pace = field(default_factory=lambda: Pace("dispatch", MOST_IN_A_PASS))
-
-
-class Gates:
-    """The gates of the jobs in question, locked, and what is occupied behind them."""
-
-    def __init__(self, connection: Connection, jobs: Collection[UUID]) -> None:
-        wanted = {"jobs": sorted(jobs)}
-        self.limits: dict[UUID, int] = dict(rows(connection, "lock_gates", wanted)) if jobs else {}
-        # A gate that was not locked is in somebody's hands: its runs wait for the next pass.
-        self.busy = set(jobs) - set(self.limits)
-        held = {"jobs": list(self.limits)}
-        self.occupied: dict[UUID, int] = dict(rows(connection, "occupied_gates", held)) if self.limits else {}
-
-    def enter(self, job: UUID) -> bool:
-        """Whether there was room for one more."""
-        occupied = self.occupied.get(job, 0)
-        if occupied >= self.limits[job]:
-            return False
-        self.occupied[job] = occupied + 1
-        return True
 
 
 def dispatch_pool(
@@ -100,7 +66,7 @@ def dispatch_pool(
     """One pass over a pool, in one transaction; the caller publishes the permits after it.
 
     1. Find the lanes with ready runs that no stop holds, and make those that are new.
-    2. Share the pool's free slots out among them.
+    2. Recall what has become too much, and share the pool's free slots out among them.
     3. Lock the best of each lane in rank order; block what may not go for a reason of its own.
     4. Mark the rest queued, and write what this took of each lane's limits.
     """
@@ -142,56 +108,66 @@ class Pass:
         self.stored: dict[int, LaneRow] = {}
         self.lanes: dict[int, LaneRow] = {}
         self.loads: dict[int, LaneLoad] = {}
-        # Slots by the tenant they are for; None: for everybody.
+        # Slots by the tenant they are for; None: for everybody. The nodes that are for one alone.
         self.slots: Counter[int | None] = Counter()
-        # Slots of living workers, all together.
-        self.capacity = 0
+        self.own_nodes: list[UUID] = []
+        # Slots that runs take on nodes which are no longer counted: draining ones above all.
+        self.slots_elsewhere = 0
 
     def run(self) -> Dispatched:
-        capacity = self.capacity = self._capacity()
-        capacity += self._find_lanes()
-        self._take_back()
+        self._see_workers()
+        self._find_lanes()
+        self._read_lanes()
+        self._make_lanes()
+        self._uncount_returned()
         handed: Counter[int] = Counter()
-        if self.memory.nodes:
+        if self.memory.workers.nodes:
             self.done.waiting = bool(self.ready)
+            self._count_what_only_own_workers_know()
             self._weigh()
-            handed = self._hand_over_in_rounds(capacity)
+            self._recall()
+            handed = self._hand_over_in_rounds()
         self._write_lanes(handed)
         return self.done
 
-    def _capacity(self) -> int:
-        """Slots that living workers have for us. What a worker knows never changes, so it is read once."""
+    @property
+    def shared_slots(self) -> int:
+        return self.slots[None] + self.slots_elsewhere
+
+    @property
+    def midnight(self) -> datetime:
+        return datetime.combine(day_of(self.now), time(), timezone.utc)
+
+    def _see_workers(self) -> None:
+        """Slots that living workers have for us."""
         values = {"pool": self.pool.id, "now": self.now}
         living = rows(self.connection, "living_nodes", values)
         nodes = {node for node, _slots, _tenant in living}
-        if nodes != self.memory.nodes:
-            self.memory.nodes = frozenset(nodes)
-            known = rows(self.connection, "targets_of_nodes", {"nodes": list(nodes)})
-            self.memory.targets = frozenset((target, tenant) for target, tenant in known)
+        self.memory.workers.see(self.connection, nodes, self.exported)
         for _node, slots, tenant in living:
             self.slots[tenant] += slots
-        return self.slots.total()
+        self.own_nodes = [node for node, _slots, tenant in living if tenant is not None]
 
-    def _find_lanes(self) -> int:
-        """Returns how many slots are taken on nodes that are no longer counted: draining ones above all."""
-        values = {"pool": self.pool.id, "nodes": list(self.memory.nodes)}
+    def _find_lanes(self) -> None:
+        """Those with ready runs, and those that occupy slots."""
+        values = {"pool": self.pool.id, "nodes": list(self.memory.workers.nodes), "own_nodes": self.own_nodes}
         self.ready = {tenant for (tenant,) in rows(self.connection, "lanes_with_ready_runs", values)}
         counted = rows(self.connection, "occupied", values)
         self._hold_lanes()
         self.loads = {
             tenant: LaneLoad(
-                tenant, running=slots, queued=queued, ready=tenant in self.ready, batched=running - slots
+                tenant,
+                running=slots,
+                queued=queued,
+                ready=tenant in self.ready,
+                batched=running - slots,
+                own_running=own_running,
             )
-            for tenant, running, slots, queued, _ in counted
+            for tenant, running, slots, queued, _elsewhere, own_running in counted
         }
         for tenant in self.ready - self.loads.keys():
             self.loads[tenant] = LaneLoad(tenant)
-        self._read_lanes()
-        with_work = sorted(self.ready | self.held.keys())
-        missing = [self.lanes[tenant] for tenant in with_work if self.lanes[tenant].lane_id is None]
-        if missing:
-            self._make_lanes(missing)
-        return sum(elsewhere for *_, elsewhere in counted)
+        self.slots_elsewhere = sum(elsewhere for *_, elsewhere, _own_running in counted)
 
     def _hold_lanes(self) -> None:
         """A stop that names no tag holds whole lanes: their runs are left alone, and the lane tells the reason."""
@@ -207,7 +183,12 @@ class Pass:
         self.stored = {row[0]: LaneRow(*row) for row in rows(self.connection, "lanes", values)}
         self.lanes = dict(self.stored)
 
-    def _make_lanes(self, missing: Sequence[LaneRow]) -> None:
+    def _make_lanes(self) -> None:
+        """Of tenants whose first ready run in the pool this is."""
+        with_work = sorted(self.ready | self.held.keys())
+        missing = [self.lanes[tenant] for tenant in with_work if self.lanes[tenant].lane_id is None]
+        if not missing:
+            return
         room = settings.DEDICATED_QUEUES - self.pool.lanes
         queues = [
             queue_name(self.pool, lane, dedicated=number < room or not self.pool.shared)
@@ -219,14 +200,28 @@ class Pass:
         self._read_lanes()
         self.done.queues = [self.lanes[tenant].queue for tenant in tenants]
 
-    def _take_back(self) -> None:
+    def _uncount_returned(self) -> None:
         """A run that came back before anybody claimed it, as after a pause, is not counted twice."""
         if all(lane.daily_quota is None for lane in self.lanes.values()):
             return
-        midnight = datetime.combine(day_of(self.now), time(), self.now.tzinfo)
-        values = {"pool": self.pool.id, "midnight": midnight, "most": MOST_IN_A_PASS}
-        for tenant, count in rows(self.connection, "take_back", values):
-            self.lanes[tenant] = self.lanes[tenant].take_back(count, self.now)
+        # What became ready since the lanes were read may be of another one.
+        read = {"pool": self.pool.id, "tenants": list(self.lanes)}
+        values = {**read, "midnight": self.midnight, "most": MOST_IN_A_PASS}
+        for tenant, count in rows(self.connection, "uncount_returned", values):
+            self.lanes[tenant] = self.lanes[tenant].uncount(count, self.now)
+
+    def _count_what_only_own_workers_know(self) -> None:
+        """Asked of what is queued, which windows bound, and not of all that workers say they know."""
+        tenants = [
+            tenant
+            for tenant in self.memory.workers.own_targets
+            if tenant in self.loads and self.loads[tenant].queued
+        ]
+        if tenants:
+            values = {"pool": self.pool.id, "tenants": tenants}
+            for tenant, target, count in rows(self.connection, "queued_for_own", values):
+                if target in self.memory.workers.own_targets[tenant]:
+                    self.loads[tenant].own_queued += count
 
     def _weigh(self) -> None:
         for tenant, load in self.loads.items():
@@ -235,35 +230,50 @@ class Pass:
             if lane.limited:
                 load.most = lane.room(load.runs, self.now)
         self.memory.lanes.look(self.loads, self.now.timestamp())
-        self._keep_to_reach()
-
-    def _keep_to_reach(self) -> None:
-        """Workers that came with a tenant's key take nobody else's runs: no lane has more queued than can be taken."""
         for tenant, load in self.loads.items():
-            reach = self.slots[None] + self.slots[tenant]
-            if reach < self.slots.total():
-                room = max(0, reach + ceil(load.turnover) - load.running - load.queued) if reach else 0
-                load.most = room if load.most is None else min(load.most, room)
+            at_work = [count for _, count in self.memory.lanes[tenant].own_at_work]
+            load.has_own_workers = self.slots[tenant] > 0 or max(at_work) > 0
+            load.own_slots = shares.believed(self.slots[tenant], at_work, self.slots[None])
 
-    def _hand_over_in_rounds(self, capacity: int) -> Counter[int]:
-        """Who is hungriest gets places first, but may have no runs for them: those go to the others, so that no lane
+    def _recall(self) -> None:
+        too_many = shares.to_recall(self.shared_slots, self.loads.values())
+        recalled = transitions.recall(self.connection, self.pool.id, too_many, self.midnight, MOST_IN_A_PASS)
+        for tenant, count, of_today in recalled:
+            load = self.loads[tenant]
+            load.queued -= count
+            load.own_queued = min(load.own_queued, load.queued)
+            load.ready = tenant not in self.held
+            self.memory.lanes[tenant].occupied -= count
+            lane = self.lanes[tenant].refund_tokens(count, self.now)
+            if lane.daily_quota is not None:
+                lane = lane.uncount(of_today, self.now)
+            self.lanes[tenant] = lane
+
+    def _hand_over_in_rounds(self) -> Counter[int]:
+        """Who is hungriest is given room first, but may have no runs for it: then others are given it, so that no lane
         waits for slots that stay idle. Returns how many runs each lane handed over, no more than a pass takes on."""
-        tenants = max(self.pool.lanes, self.pool.tenants)
-        kept = shares.reserve(capacity, tenants)
         handed: Counter[int] = Counter()
         for _ in range(MOST_ROUNDS):
-            left = self.memory.pace.size - handed.total()
-            places = shares.share_out(capacity, self._loads_after(handed), tenants, kept, left)
-            if not places:
+            own, given = self._share_out(handed)
+            if not given:
                 break
-            round_handed = self._hand_over(places)
+            round_handed = self._hand_over(own, given)
             handed += round_handed
-            if all(round_handed[tenant] == count for tenant, count in places.items()):
+            if all(round_handed[tenant] == count for tenant, count in given.items()):
                 break
-            for tenant, count in places.items():
+            for tenant, count in given.items():
                 load = self.loads[tenant]
                 load.ready = round_handed[tenant] == count
         return handed
+
+    def _share_out(self, handed: Counter[int]) -> tuple[Counter[int], Counter[int]]:
+        """How many runs more each lane may hand over to its own workers, and in all."""
+        left = self.memory.pace.size - handed.total()
+        own, loads = shares.share_out_own(self._loads_after(handed), left)
+        tenants = max(self.pool.lanes, self.pool.tenants)
+        kept = shares.reserve(self.shared_slots, tenants)
+        given = shares.share_out(self.shared_slots, loads, tenants, kept, left - own.total())
+        return own, own + Counter(given)
 
     def _loads_after(self, handed: Counter[int]) -> Iterator[LaneLoad]:
         for tenant, load in self.loads.items():
@@ -271,48 +281,79 @@ class Pass:
             most = None if load.most is None else load.most - count
             yield replace(load, queued=load.queued + count, most=most) if count else load
 
-    def _hand_over(self, places: Mapping[int, int]) -> Counter[int]:
+    def _hand_over(self, own: Counter[int], given: Counter[int]) -> Counter[int]:
         """Returns how many runs each lane handed over."""
-        candidates = self._best(places)
-        blocked = {run.place: reason for run in candidates if (reason := self._own_reason(run))}
-        limited = {run.limited for run in candidates if run.limited and run.place not in blocked}
+        candidates = self._best(given)
+        further, read_to = self._read_on(given)
+        known = {run.ctid for run in candidates}
+        candidates += [run for run in further if run.ctid not in known]
+        reasons = {run.ctid: reason for run in candidates if (reason := self._own_reason(run))}
+        limited = {run.limited for run in candidates if run.limited and run.ctid not in reasons}
         gates = Gates(self.connection, limited)
-        going, handed, left_behind = [], Counter[int](), Counter[int]()
-        for run in candidates:
-            if run.place in blocked or run.limited in gates.busy:
-                left_behind[run.tenant_id] += 1
-            elif handed[run.tenant_id] < places[run.tenant_id]:
-                if run.limited is None or gates.enter(run.limited):
-                    handed[run.tenant_id] += 1
-                    going.append(run)
-                else:
-                    blocked[run.place] = transitions.CONCURRENCY
-                    left_behind[run.tenant_id] += 1
-        self._go_deeper(places, left_behind)
-        transitions.mark_queued(self.connection, [run.place for run in going])
-        self.done.blocked += transitions.mark_blocked(self.connection, blocked)
-        self.done.queued += len(going)
-        self.done.permits += self._permits(going)
-        return handed
+        chosen = choose(candidates, reasons, given, own, self.memory.workers.own_targets, gates)
+        self._remember(chosen, given, read_to)
+        self._mark(chosen)
+        return chosen.handed
 
-    def _best(self, places: Mapping[int, int]) -> list[Candidate]:
+    def _remember(self, chosen: Chosen, given: Counter[int], read_to: Mapping[int, tuple[int, UUID]]) -> None:
+        for tenant, count in chosen.to_own.items():
+            self.loads[tenant].own_queued += count
+        for tenant in given:
+            lane = self.memory.lanes[tenant]
+            if tenant not in chosen.kept_to_own:
+                lane.read_to = None
+            elif chosen.handed[tenant] < given[tenant]:
+                lane.kept_to_own_at = self.now.timestamp()
+                lane.read_to = read_to.get(tenant, BEGINNING if lane.depth == MOST_DEPTH else None)
+        self._go_deeper(given, chosen.left_behind)
+
+    def _mark(self, chosen: Chosen) -> None:
+        transitions.mark_queued(self.connection, [run.ctid for run in chosen.going])
+        self.done.blocked += transitions.mark_blocked(self.connection, chosen.blocked)
+        self.done.queued += len(chosen.going)
+        self.done.permits += self._permits(chosen.going)
+
+    def _best(self, given: Mapping[int, int]) -> list[Candidate]:
         depth = MOST_IN_A_PASS
         wanted = []
-        for tenant, count in places.items():
+        for tenant, count in given.items():
             more = min(depth, self.memory.lanes[tenant].depth)
             depth -= more
             wanted.append(count + more)
         values = {
             "pool": self.pool.id,
-            "tenants": list(places),
-            "places": wanted,
+            "tenants": list(given),
+            "counts": wanted,
             "need_tags": self.stops.need_tags,
         }
         return [Candidate(*row) for row in rows(self.connection, "best_ready", values)]
 
-    def _go_deeper(self, places: Mapping[int, int], left_behind: Mapping[int, int]) -> None:
+    def _read_on(self, tenants: Iterable[int]) -> tuple[list[Candidate], dict[int, tuple[int, UUID]]]:
+        """Of lanes whose best, as far as they are read, wait for workers of their own: what comes next, pass by pass,
+        so that however many these are they hide nothing from the slots of all. With how far it was read."""
+        behind = {tenant: at for tenant in tenants if (at := self.memory.lanes[tenant].read_to)}
+        if not behind:
+            return [], {}
+        ranks, ids = zip(*behind.values(), strict=True)
+        most = max(LEAST_DEPTH, MOST_DEPTH // len(behind))
+        values = {
+            "pool": self.pool.id,
+            "tenants": list(behind),
+            "ranks": list(ranks),
+            "ids": list(ids),
+            "most": most,
+            "need_tags": self.stops.need_tags,
+        }
+        found = rows(self.connection, "next_ready", values)
+        candidates = [Candidate(*row[:-1]) for row in found]
+        read = Counter(run.tenant_id for run in candidates)
+        last = {run.tenant_id: (run.rank, row[-1]) for run, row in zip(candidates, found, strict=True)}
+        # From the end it begins anew: what came meanwhile may be more urgent.
+        return candidates, {tenant: last[tenant] if read[tenant] == most else BEGINNING for tenant in behind}
+
+    def _go_deeper(self, given: Mapping[int, int], left_behind: Mapping[int, int]) -> None:
         """What may not go must not hide what may: however many there are of it, they are soon stepped over."""
-        for tenant in places:
+        for tenant in given:
             lane = self.memory.lanes[tenant]
             lane.depth = min(MOST_DEPTH, max(LEAST_DEPTH, 2 * lane.depth)) if left_behind[tenant] else 0
 
@@ -325,26 +366,28 @@ class Pass:
             stop = self.stops.holds(run.tenant_id, self.pool.id, json.loads(run.tags), self.now)
             if stop is not None:
                 return stop.word
-        if not self.memory.targets & {(run.target_key, None), (run.target_key, run.tenant_id)}:
-            return transitions.UNKNOWN_TARGET
         if not self.lanes[run.tenant_id].allowed:
             return transitions.NOT_ALLOWED
+        # Before what is known, which is read of these alone.
         if run.target_key not in self.exported:
             return transitions.NOT_EXPORTED
+        if not self.memory.workers.knows(run.tenant_id, run.target_key):
+            return transitions.UNKNOWN_TARGET
         return ""
 
     def _permits(self, going: Sequence[Candidate]) -> Iterator[Permit]:
-        """One for each run, of the aged priority; those of a lane that have the same are the same.
+        """One for each place, of its first run's aged priority; those of a lane that have the same are the same.
 
         A worker that is let in goes on until the lane is empty, so of very short runs, marked far ahead, the workers
         are not told more often than there are slots to work on them, twice over.
         """
-        most, sent = PERMITS_PER_SLOT * self.capacity, Counter[int]()
+        most, sent = PERMITS_PER_SLOT * self.slots.total(), Counter[int]()
         at, bound = milliseconds(self.now), 1000 * int(settings.STARVATION_BOUND_SECONDS)
         made: defaultdict[int, dict[int, Permit]] = defaultdict(dict)
         for run in going:
+            nth, within = divmod(sent[run.tenant_id], self.loads[run.tenant_id].per_place)
             sent[run.tenant_id] += 1
-            if sent[run.tenant_id] > most:
+            if within or nth >= most:
                 continue
             level = max(0, min(HIGHEST_PRIORITY, (at - run.rank) * HIGHEST_PRIORITY // bound))
             permit = made[run.tenant_id].get(level)

@@ -4,13 +4,16 @@ Bucket and day count are in the lane's row, written by the pass that hands over;
 for the pool next. A bucket or a day from the future was written before the database's clock was set back.
 """
 
+import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, timezone
 from typing import NamedTuple
+from uuid import UUID
 
 from runs.shares import LaneLoad
+from scheduler_project.sdk.batches import BATCH_SECONDS, MOST_AT_ONCE
 
 NO_LIVE_WORKER = "no live worker"
 DAILY_QUOTA = "daily quota"
@@ -20,6 +23,11 @@ RATE_LIMIT = "rate limit"
 TURNOVER_SECONDS = 0.3
 QUICK_SECONDS = 1.0
 QUICK_PER_SECOND = 2.0
+# What a team's own workers began is remembered for so long: those without permits take a second or two to claim more.
+OWN_SECONDS = 5.0
+# A lane that was given room before the slots of all, and had runs for its own workers alone, would not take room that
+# others gave back: for so long nothing is recalled for its sake.
+KEEPS_TO_OWN_SECONDS = 5.0
 # How far ahead a lane's turnover is queued, also in a pool so large that each look is slow. What is queued is claimed
 # as soon as any slot is free, whosever share that is: the further ahead, the less the shares hold.
 LOOK_AHEAD_SECONDS = 0.1
@@ -89,7 +97,13 @@ class LaneRow(NamedTuple):
             lane = lane._replace(day=day_of(now), day_count=self.counted(now) + count)
         return lane
 
-    def take_back(self, count: int, now: datetime) -> "LaneRow":
+    def refund_tokens(self, count: int, now: datetime) -> "LaneRow":
+        """So many of those that the rate limit let go were recalled."""
+        if self.rate_limit is None:
+            return self
+        return self._replace(tokens=self.bucket(now) + count, tokens_at=now)
+
+    def uncount(self, count: int, now: datetime) -> "LaneRow":
         """Of what was counted today so many came back before anybody had claimed them."""
         return self._replace(day=day_of(now), day_count=max(0, self.counted(now) - count))
 
@@ -102,34 +116,63 @@ def day_of(now: datetime) -> date:
     return now.astimezone(timezone.utc).date()
 
 
+class Seen(NamedTuple):
+    """What a look saw since the one before."""
+
+    at: float
+    ended: int
+    # Of these, as many as ended in the last TURNOVER_SECONDS if they ended evenly.
+    freed: int
+    slot_seconds: float
+
+
 @dataclass(slots=True)
 class LaneMemory:
     """What the dispatcher remembers of a lane: how fast it frees its slots, and what it had of them by weight."""
 
     served: float
     occupied: int = 0
-    freed: deque[tuple[float, int]] = field(default_factory=deque)
-    # Nothing was left of what it was given while more was there: twice what it ended might not be too much.
+    # Of the last second.
+    seen: deque[Seen] = field(default_factory=deque)
+    # Slots of its own workers at work: at the looks of the last seconds, and at one before this.
+    own_at_work: deque[tuple[float, int]] = field(default_factory=deque)
+    # Twice what it ended, if nothing was left in its queue while more was ready: so much might not be too much.
     ran_dry: int = 0
     # How many runs that may not go lay before those that may: so far is read beyond what goes.
     depth: int = 0
+    # When it was given room before the slots of all, and had no runs but for its own workers.
+    kept_to_own_at: float = -math.inf
+    # Rank and id up to which its best were read, when none that was read has work for the slots of all.
+    read_to: tuple[int, UUID] | None = None
 
     def look(self, at: float, since: float, load: LaneLoad) -> None:
         held = load.runs
-        ended = self.occupied - held
-        if ended > 0:
-            # Of a look that was long ago, what ended in the last of it.
-            self.freed.append((at, int(ended * min(1.0, TURNOVER_SECONDS / (at - since)))))
-        while self.freed and self.freed[0][0] < at - QUICK_SECONDS:
-            self.freed.popleft()
-        self.served += load.running * (at - since) / load.weight
+        ended, slot_seconds = max(0, self.occupied - held), load.running * (at - since)
+        freed = int(ended * TURNOVER_SECONDS / max(TURNOVER_SECONDS, at - since))
+        self.seen.append(Seen(at, ended, freed, slot_seconds))
+        # What is from the future was seen before the clock was set back.
+        while not at - QUICK_SECONDS <= self.seen[0].at <= at:
+            self.seen.popleft()
+        self.own_at_work.append((at, load.own_running))
+        while len(self.own_at_work) > 2 and not at - OWN_SECONDS <= self.own_at_work[0][0] <= at:
+            self.own_at_work.popleft()
+        # What it had of its own workers is nobody else's.
+        self.served += (load.running - load.own_running) * (at - since) / load.weight
         self.occupied = held
-        self.ran_dry = 2 * max(0, ended) if load.ready and not load.queued else 0
+        self.ran_dry = 2 * ended if load.ready and not load.queued else 0
+
+    def ended_lately(self) -> int:
+        return sum(seen.ended for seen in self.seen)
+
+    def per_place(self) -> int:
+        """As many runs as a worker claims at once, and no more than it has lately ended: what ran in no look at all may
+        have been short by chance."""
+        ended, slot_seconds = self.ended_lately(), sum(seen.slot_seconds for seen in self.seen)
+        most = min(MOST_AT_ONCE, ended)
+        return max(1, min(most, int(BATCH_SECONDS * ended / slot_seconds)) if slot_seconds else most)
 
     def freed_per_second(self, at: float, seconds: float) -> float:
-        if not self.freed:
-            return 0.0
-        return sum(count for then, count in self.freed if then >= at - seconds) / seconds
+        return sum(seen.freed for seen in self.seen if seen.at >= at - seconds) / seconds
 
 
 class LaneMemories(dict[int, LaneMemory]):
@@ -139,7 +182,8 @@ class LaneMemories(dict[int, LaneMemory]):
 
     def look(self, loads: Mapping[int, LaneLoad], at: float) -> None:
         """Tells each load what is remembered of its lane."""
-        since, self.looked_at = self.looked_at or at, at
+        # After a clock that was set back nobody has had less than nothing.
+        since, self.looked_at = min(self.looked_at or at, at), at
         # A lane that comes back starts where the least served one is: nobody saves up shares while idle, and
         # nobody pays for slots that were idle otherwise.
         floor = min((self[tenant].served for tenant in loads if tenant in self), default=0.0)
@@ -157,4 +201,6 @@ class LaneMemories(dict[int, LaneMemory]):
             load.turnover = memory.freed_per_second(at, TURNOVER_SECONDS) * ahead
             if alone:
                 load.turnover = max(load.turnover, memory.ran_dry)
+            load.ended_lately, load.per_place = memory.ended_lately(), memory.per_place()
+            load.keeps_to_own = abs(at - memory.kept_to_own_at) < KEEPS_TO_OWN_SECONDS
             load.quick = memory.freed_per_second(at, QUICK_SECONDS) >= QUICK_PER_SECOND

@@ -76,8 +76,8 @@ class Loop:
         return time.monotonic() - self._stirred
 
     def supervise(self) -> None:
-        """Called by tick. A dead thread is started again, a wait for a mute server is cut off; a thread that does
-        not wake even then is left to itself, without its session, and another takes its place."""
+        """Called by tick. A dead thread is started again, a wait for a mute server is cut off; a thread that
+        hangs even then is left to itself, without its session, and another takes its place."""
         if self.stopping:
             return
         if not self.alive:
@@ -91,7 +91,7 @@ class Loop:
         if session is not None:
             session.cut()
         if self._was_cut:
-            logger.error("%s does not wake: another thread takes its place", self.name)
+            logger.error("%s hangs: another thread takes its place", self.name)
             self.start()
             return
         logger.error(

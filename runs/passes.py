@@ -6,6 +6,8 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
+from typing import Any
 from uuid import UUID
 
 from django.conf import settings
@@ -198,70 +200,40 @@ class Rescuing(Holding):
         if done.promoted or done.retried or done.released:
             self.runs_are_ready()
         if self.memory.is_due("declarations", DECLARATIONS_SECONDS, now):
-            self._apply_declarations()
-            self._apply_requests()
+            apply = partial(apply_declarations, DECLARATIONS_AT_ONCE, self._put_off)
+            self._serve("declarations_wait", apply, "declarations could not be applied")
+            answer = partial(apply_requests, put_off=self._requests_put_off)
+            self._serve("run_requests_wait", answer, "requests for runs could not be carried out")
         if self.memory.is_due("resumes", RESUMES_SECONDS, now):
-            self._resume_jobs()
+            self._serve("pauses_are_over", resume_due_jobs, "paused jobs could not be resumed")
         if self.memory.is_due("calendars", CALENDARS_SECONDS, now):
-            self._rearm_calendars()
+            self._serve("calendars_wait", rearm_calendars, "clocks could not follow their calendars")
         if self.memory.is_due("redrives", REDRIVES_SECONDS, now):
-            self._redrive()
+            self._serve("redrives_are_due", self._redrive, "dead runs could not be redriven")
         if self.memory.is_due("upkeep", DAY_SECONDS, now):
-            upkeep.keep_partitions(self.session.connection, now)
-            upkeep.forget_nodes(self.session.connection, now)
-            upkeep.forget_schedulers(self.session.connection, now)
-            upkeep.forget_letters(self.session.connection, now)
-            upkeep.forget_run_requests(self.session.connection, now)
-            upkeep.analyze_in_background(settings.DATABASE_DIRECT_URL)
+            self._keep_up(now)
         return RESCUE_SECONDS
 
-    def _apply_declarations(self) -> None:
-        """Through the same services as everybody's, so on Django's connection; its troubles are not rescue's."""
-        if not rows(self.session.connection, "declarations_wait")[0][0]:
+    def _serve(self, question: str, act: Callable[[], Any], failed: str) -> None:
+        """Acts if the statement `question` says that there is something to do. Through the same services as
+        everybody's, so on Django's connection; its troubles are not rescue's."""
+        if not rows(self.session.connection, question)[0][0]:
             return
         try:
             close_old_connections()
-            apply_declarations(DECLARATIONS_AT_ONCE, self._put_off)
+            act()
         except Exception:  # the next round tries again
-            logger.exception("declarations could not be applied")
-
-    def _apply_requests(self) -> None:
-        """Of code that sees the database only; through the same services as everybody's."""
-        if not rows(self.session.connection, "run_requests_wait")[0][0]:
-            return
-        try:
-            close_old_connections()
-            apply_requests(put_off=self._requests_put_off)
-        except Exception:  # the next round tries again
-            logger.exception("requests for runs could not be carried out")
-
-    def _resume_jobs(self) -> None:
-        """Of pauses whose end has come; through the same service as everybody's."""
-        if not rows(self.session.connection, "pauses_are_over")[0][0]:
-            return
-        try:
-            close_old_connections()
-            resume_due_jobs()
-        except Exception:  # the next round tries again
-            logger.exception("paused jobs could not be resumed")
+            logger.exception("%s", failed)
 
     def _redrive(self) -> None:
-        """Of groups of dead runs on their way, the next ones; through the same service as everybody's."""
-        if not redrives.due(self.session.connection):
-            return
-        try:
-            close_old_connections()
-            if redrives.work_off():
-                self.runs_are_ready()
-        except Exception:  # the next round tries again
-            logger.exception("dead runs could not be redriven")
+        if redrives.work_off():
+            self.runs_are_ready()
 
-    def _rearm_calendars(self) -> None:
-        """Of calendars that were edited, the clocks of some of their jobs."""
-        if not rows(self.session.connection, "calendars_wait")[0][0]:
-            return
-        try:
-            close_old_connections()
-            rearm_calendars()
-        except Exception:  # the next round tries again
-            logger.exception("clocks could not be set by their edited calendars")
+    def _keep_up(self, now: datetime) -> None:
+        session = self.session.connection
+        upkeep.keep_partitions(session, now)
+        upkeep.forget_nodes(session, now)
+        upkeep.forget_schedulers(session, now)
+        upkeep.forget_letters(session, now)
+        upkeep.forget_run_requests(session, now)
+        upkeep.analyze_in_background(settings.DATABASE_DIRECT_URL)

@@ -18,6 +18,7 @@ from uuid import UUID
 
 import psycopg
 from django.db import connection
+from django.db.models import Count, Func, IntegerField, Q, Sum
 from psycopg.rows import dict_row
 from psycopg.types.json import JsonbLoader
 
@@ -27,9 +28,14 @@ from jobs.refusals import Conflict
 from runs.models import ErrorClass, LiveRun, WorkerNode
 from runs.states import FinalState, LiveState
 from scheduler_project.sdk.capture import MAX_BYTES
+from scheduler_project.sdk.claim_details import claim_of
+from scheduler_project.sdk.clock_skew import FARTHEST_MS
 from scheduler_project.sdk.ledger import (
     GIVEN_BACK,
     MOST_CLAIMS,
+    MOST_HELD,
+    MOST_SLOTS,
+    MOST_STOPPING,
     READY,
     Answer,
     Beat,
@@ -46,7 +52,6 @@ from scheduler_project.sdk.log_store import PlatformLogStore
 from scheduler_project.sdk.outcomes import FAILED, SUCCEEDED, LogPointer
 from scheduler_project.sdk.postgres import AWAY, Connection, PostgresLedger
 from scheduler_project.sdk.references import defused, names_in
-from scheduler_project.sdk.spool import claim_of
 from scheduler_project.sdk.wire import End
 
 logger = logging.getLogger(__name__)
@@ -55,9 +60,12 @@ NO_JOB = UUID(int=0)
 # The last line, which says that the log ends there, comes on top.
 LARGEST_LOG = MAX_BYTES + 64 * 1024
 HIGHEST_CLAIM_SEQ = 2**31 - 1
-MOST_SLOTS = 10_000
-MOST_HELD = 20_000
 MOST_TARGETS = 5_000
+# Of one tenant in one pool, with what they know all together: each is looked at for as long as its lease lasts.
+MOST_WORKERS = 500
+MOST_TARGETS_IN_ALL = 100_000
+# Those with a longer one are counted apart.
+SHORT_LEASE = 60.0
 MOST_DECLARATIONS = 1_000
 LONGEST_DELAY = 31 * 86_400.0
 DIGEST = re.compile("[0-9a-f]{64}")
@@ -97,6 +105,7 @@ class RemoteLedger(PostgresLedger):
         _refuse_many("known_targets", info.known_targets, MOST_TARGETS)
         if not Pool.objects.open_to(self.tenant).filter(pk=self.pool.pk).exists():
             raise Conflict(f"the pool {self.pool} is no longer open to {self.tenant}")
+        self._refuse_crowd(info)
         return super().register(replace(info, pool=self.pool.slug))
 
     def heartbeat(self, beat: Beat) -> Answer:
@@ -105,8 +114,11 @@ class RemoteLedger(PostgresLedger):
         for name in ("slots", "busy", "foreign_busy"):
             if not 0 <= (given := getattr(beat, name)) <= MOST_SLOTS:
                 raise refused(name, f"{given} slots are out of range", f"0 to {MOST_SLOTS}", "out_of_range")
+        if beat.skew_ms is not None and not abs(beat.skew_ms) <= FARTHEST_MS:
+            hint = "set the clock of the worker's machine: this is over ten years"
+            raise refused("skew_ms", f"{beat.skew_ms:g} ms is out of range", hint, "out_of_range")
         _refuse_many("held", beat.held, MOST_HELD)
-        _refuse_many("stopping", beat.stopping, MOST_HELD)
+        _refuse_many("stopping", beat.stopping, MOST_STOPPING)
         return super().heartbeat(beat)
 
     def claim(self, wanted: Wanted, again: bool = False) -> list[Claim]:
@@ -160,7 +172,8 @@ class RemoteLedger(PostgresLedger):
     def declaration_errors(self, tenant: str, names: Sequence[str]) -> dict[str, str]:
         self._own_names("", tenant)
         _refuse_many("names", names, MOST_DECLARATIONS)
-        return super().declaration_errors(self.tenant.slug, names)
+        ours = Declaration.objects.filter(tenant=self.tenant, pool=self.pool, name__in=names)
+        return super().declaration_errors(self.tenant.slug, list(ours.values_list("name", flat=True)))
 
     def keep_log(self, run: UUID, claim_seq: int, incarnation: UUID, member: bytes) -> LogPointer:
         self._own_claim(run, claim_seq, incarnation)
@@ -173,6 +186,29 @@ class RemoteLedger(PostgresLedger):
             return self.logs.append(run, claim_seq, offset, lines)
 
     # What is ours.
+
+    def _refuse_crowd(self, info: WorkerInfo) -> None:
+        """All tenants of the pool wait for the pass that looks at its workers.
+
+        Nobody can tell who died from who is silent within its lease. What long leases leave behind must not keep
+        others out until they are over, so these have room of their own. Two that come at once may be one too many.
+        """
+        is_long = info.lease > SHORT_LEASE
+        alike = Q(lease_seconds__gt=SHORT_LEASE) if is_long else Q(lease_seconds__lte=SHORT_LEASE)
+        others = WorkerNode.objects.within_lease().filter(alike, tenant=self.tenant, pool=self.pool)
+        size = Func("known_targets", function="cardinality", output_field=IntegerField())
+        found = others.exclude(pk=info.incarnation).aggregate(workers=Count("pk"), targets=Sum(size))
+        targets = (found["targets"] or 0) + len(info.known_targets)
+        if found["workers"] < MOST_WORKERS and targets <= MOST_TARGETS_IN_ALL:
+            return
+        hint = "start fewer with more slots each, or import fewer tasks; one that died counts until its lease is over"
+        if is_long:
+            hint += f", and those with a lease of {SHORT_LEASE:g} s or less are counted apart"
+        raise Conflict(
+            f"{self.tenant} has {found['workers']} workers in the pool {self.pool}, and with this one they would know"
+            f" {targets} targets in all: {MOST_WORKERS} workers and {MOST_TARGETS_IN_ALL} targets are the most",
+            hint=hint,
+        )
 
     def _own_names(self, pool: str, tenant: str) -> None:
         """A worker need not name them. Another's are unknown, whether they exist or not."""

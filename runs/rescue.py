@@ -90,6 +90,13 @@ class Node(NamedTuple):
     last_beat_at: datetime
     held_until: datetime | None
     lease_seconds: float
+    # Of those that came with a tenant's key.
+    tenant_id: int | None
+
+    @property
+    def team(self) -> tuple[int, int | None]:
+        """Workers of one pool and for the same tenants: what others say of theirs does not bear on them."""
+        return self.pool_id, self.tenant_id
 
     @property
     def lease(self) -> timedelta:
@@ -160,16 +167,16 @@ def _lose_nodes(connection: Connection, memory: RescueMemory, now: datetime, don
 
 
 def _mass_loss(nodes: Iterable[Node], silent: Sequence[Node], now: datetime) -> list[Node]:
-    """Those of a pool that fell silent together, as after a network failure; their hold is never renewed."""
-    living = Counter(node.pool_id for node in nodes)
-    pools: defaultdict[int, list[Node]] = defaultdict(list)
+    """Those of a team that fell silent together, as after a network failure; their hold is never renewed."""
+    living = Counter(node.team for node in nodes)
+    teams: defaultdict[tuple[int, int | None], list[Node]] = defaultdict(list)
     for node in silent:
-        pools[node.pool_id].append(node)
+        teams[node.team].append(node)
     held = []
-    for pool_id, members in pools.items():
+    for team, members in teams.items():
         newest = max(node.last_beat_at for node in members)
         together = [node for node in members if newest - node.last_beat_at <= node.lease]
-        if len(together) >= MASS_LOSS and len(together) > MASS_LOSS_SHARE * living[pool_id]:
+        if len(together) >= MASS_LOSS and len(together) > MASS_LOSS_SHARE * living[team]:
             held += [node for node in together if node.held_until is None or node.held_until > now]
     return held
 

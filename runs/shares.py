@@ -1,12 +1,14 @@
 """Pure: which lane of a pool may hand over how many runs.
 
-Counted in slots, not in starts: what a lane runs and what is queued for it takes a slot each, for as long as it
-takes. A lane that frees its slots quickly may have more queued than there are slots, as many as it frees
-until the next look, so short runs never wait for the dispatcher and long ones never pile up before the workers.
+Counted in slots, not in starts: what a lane runs and what is queued for it takes one each, for as long as it
+takes. Of very short runs, which a worker claims together, a place before the slots holds many. A lane that frees its
+slots quickly may have more queued than there are slots, as many as it frees until the next look, so short runs never
+wait for the dispatcher and long ones never pile up before the workers.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heapreplace
 
 # In a pool of fewer slots one kept free costs much: there a lane may take it that frees slots so often that the next
@@ -15,7 +17,8 @@ SMALLEST_POOL_WITH_RESERVE = 4
 # So much of the slots is queued beyond the free ones for lanes below their share: the next free slots are theirs.
 SLACK = 0.25
 LEAST_SLACK = 2
-MOST_PLACES = 2000
+# Of a tenant's own workers so many are filled at once, beside the platform's; and twice as many as lately began.
+LEAST_OWN_SLOTS = 4
 
 
 @dataclass(slots=True)
@@ -29,10 +32,24 @@ class LaneLoad:
     queued: int = 0
     ready: bool = True
     batched: int = 0
-    # What it is expected to free before the next look, to be queued beyond its slots.
+    # Of the slots it runs in, those of workers that are its tenant's alone: no other lane could have them.
+    own_running: int = 0
+    # It has such workers, or had them a moment ago.
+    has_own_workers: bool = False
+    # As many slots as are believed of them.
+    own_slots: int = 0
+    # Of what is queued, what nobody but those workers knows.
+    own_queued: int = 0
+    # It lately had runs only for them where it was given room before the slots of all.
+    keeps_to_own: bool = False
+    # Runs it is expected to free before the next look, to be queued beyond its slots.
     turnover: float = 0.0
+    # Runs that together take a slot for 100 ms, and so one place.
+    per_place: int = 1
     # It frees slots all the time.
     quick: bool = False
+    # Of its runs, in the last second.
+    ended_lately: int = 0
     # Slot-seconds it had by weight, as long as it has had work without a break: who had less goes first.
     served: float = 0.0
     # What its own limits leave: max_running, the rate limit.
@@ -44,13 +61,18 @@ class LaneLoad:
         return self.running + self.batched + self.queued
 
     @property
+    def waiting(self) -> float:
+        """Places that what is queued takes; below nothing, if less is queued than it frees until the next look."""
+        return (self.queued - self.turnover) / self.per_place
+
+    @property
     def taken(self) -> float:
         """Slots it holds: turnover is queued beyond them."""
-        return self.running + max(0.0, self.queued - self.turnover)
+        return self.running + max(0.0, self.waiting)
 
     def to_be_held(self, share: float) -> float:
         """At the next look, if it gets none. Above its share nothing of what it frees is made up for."""
-        return self.running + self.queued - (self.turnover if self.running <= share else 0.0)
+        return self.running + (self.waiting if self.running <= share else self.queued / self.per_place)
 
 
 def reserve(capacity: int, lanes_of_pool: int) -> int:
@@ -60,12 +82,78 @@ def reserve(capacity: int, lanes_of_pool: int) -> int:
     return max(1, capacity // 10)
 
 
+def to_recall(capacity: int, lanes: Iterable[LaneLoad]) -> dict[int, int]:
+    """How many queued runs are too many, by tenant: of a lane above its share, whose runs have become longer than they
+    were when they were queued, and of one whose own workers take less than was believed of them.
+
+    Workers take what is queued as slots become free: what is queued so far ahead must not wait before them while
+    a lane below its share has runs to start. What is queued for its own workers stays.
+    """
+    loads = [split(load)[1] for load in lanes]
+    each = capacity / (sum(load.weight for load in loads) or 1)
+    hungry = [load for load in loads if load.ready and load.most != 0 and not load.keeps_to_own]
+    if all(load.running >= each * load.weight for load in hungry):
+        return {}
+    return {load.tenant_id: count for load in loads if (count := _too_many(load, each * load.weight))}
+
+
+def _too_many(load: LaneLoad, share: float) -> int:
+    if load.waiting <= 0 or load.queued <= load.ended_lately:
+        return 0
+    if load.running > share:
+        return load.queued
+    if not load.has_own_workers:
+        # It was queued by its share.
+        return 0
+    return max(0, load.queued - int((share + LEAST_SLACK - load.running) * load.per_place + load.turnover))
+
+
+def believed(slots: int, at_work: Sequence[int], shared_slots: int) -> int:
+    """How many of the slots that a tenant's own workers say they have are filled, by how many were at work at the
+    latest looks. Beside slots for everybody only as many as those workers will soon show at work: what is queued for
+    slots that are not there, or that begin nothing, the workers of all take.
+    """
+    if not shared_slots:
+        return slots
+    begun = at_work[-1] - min(at_work)
+    return min(slots, max(max(at_work), at_work[-1] + max(LEAST_OWN_SLOTS, 2 * begun)))
+
+
+def split(load: LaneLoad) -> tuple[LaneLoad, LaneLoad]:
+    """What of a lane is on slots of its own workers, and what on those that it shares. Its own are filled first."""
+    own_turnover = load.turnover * (load.own_running / load.running if load.running else load.own_slots > 0)
+    room = max(0, (load.own_slots - load.own_running) * load.per_place + int(own_turnover))
+    queued = max(load.own_queued, min(load.queued, room))
+    own = replace(load, running=load.own_running, queued=queued, turnover=own_turnover)
+    shared = replace(
+        load,
+        running=load.running - load.own_running,
+        queued=load.queued - own.queued,
+        turnover=load.turnover - own_turnover,
+    )
+    return own, shared
+
+
+def share_out_own(lanes: Iterable[LaneLoad], most: int) -> tuple[Counter[int], list[LaneLoad]]:
+    """Workers that came with a tenant's key take nobody else's runs: its lane gets their slots, and those that are for
+    everybody are shared out as if there were no others. Returns the runs for the former, and the loads of the latter.
+    """
+    given, rest = Counter[int](), []
+    for load in lanes:
+        if load.own_slots or load.own_running:
+            own, load = split(load)
+            given += Counter(share_out(own.own_slots, [own], 1, 0, most - given.total()))
+            load.most = None if load.most is None else load.most - given[load.tenant_id]
+        rest.append(load)
+    return given, rest
+
+
 def share_out(
     capacity: int,
     lanes: Iterable[LaneLoad],
     lanes_of_pool: int,
     kept: int,
-    most: int = MOST_PLACES,
+    most: int,
 ) -> dict[int, int]:
     """Runs each lane may hand over now, by tenant, the hungriest first. Lanes that get none are left out.
 
@@ -80,9 +168,8 @@ def share_out(
     slack = max(LEAST_SLACK, int(capacity * SLACK)) if capacity else 0
     # What is idle now, and with what is expected to be until the next look.
     idle = capacity - sum(load.taken for load in loads)
-    free = capacity - sum(load.running + load.queued - load.turnover for load in loads)
+    free = capacity - sum(load.running + load.waiting for load in loads)
     quick_kept = 0 if capacity < SMALLEST_POOL_WITH_RESERVE else kept
-    last = max(-slack, free - most)
     given: dict[int, int] = {}
     hungry = [
         (load.served + held / load.weight, load.tenant_id, held, load)
@@ -91,17 +178,20 @@ def share_out(
         for held in [load.to_be_held(share * load.weight)]
     ]
     heapify(hungry)
-    while hungry and free > last:
+    while hungry and free > -slack and most > 0:
         hunger, tenant, held, load = hungry[0]
         has_some = load.running or load.queued or tenant in given
         if has_some and held + 1 > share * load.weight and idle <= (quick_kept if load.quick else kept):
             heappop(hungry)
             continue
-        got = given[tenant] = given.get(tenant, 0) + 1
+        before = given.get(tenant, 0)
+        room = most if load.most is None else min(most, load.most - before)
+        given[tenant] = before + min(load.per_place, room)
+        most -= given[tenant] - before
         free -= 1
-        if load.queued + got > load.turnover:
+        if load.queued + given[tenant] > load.turnover:
             idle -= 1
-        if load.most is None or got < load.most:
+        if load.most is None or given[tenant] < load.most:
             heapreplace(hungry, (hunger + 1 / load.weight, tenant, held + 1, load))
         else:
             heappop(hungry)

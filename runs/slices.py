@@ -9,11 +9,12 @@ import logging
 import os
 import random
 import socket
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, LiteralString, Self
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 
 logger = logging.getLogger(__name__)
 
@@ -74,9 +75,6 @@ class LockSession:
                 twin.shutdown(socket.SHUT_RDWR)
         except (OSError, psycopg.Error):
             logger.debug("the session was closed already")
-
-    def try_lock(self, kind: int, key: int) -> bool:
-        return bool(self._value("SELECT pg_try_advisory_lock(%s, %s)", kind, key))
 
     def take(self, kind: int, keys: Sequence[int], most: int) -> set[int]:
         """As many of the keys as are free, tried in their order, in one round trip."""
@@ -168,8 +166,14 @@ def connect(dsn: str, name: str, seconds: float = SESSION_SECONDS) -> psycopg.Co
         keepalives_idle=2,
         keepalives_interval=1,
         keepalives_count=3,
-        options=" ".join(f"-c {key}={value}" for key, value in server_side.items()),
+        options=options_of(dsn, server_side),
     )
+
+
+def options_of(dsn: str, ours: Mapping[str, object]) -> str:
+    """Those that the URL gives, such as a search_path; ours come after them, so that they count."""
+    given = conninfo_to_dict(dsn).get("options")
+    return " ".join([*([str(given)] if given else []), *(f"-c {key}={value}" for key, value in ours.items())])
 
 
 def backend_pid(connection: psycopg.Connection[Any]) -> int:

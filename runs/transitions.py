@@ -27,19 +27,37 @@ NOT_ALLOWED = "not allowed in the pool"
 NOT_EXPORTED = "not exported"
 
 
-def mark_queued(connection: Connection, places: Sequence[str]) -> int:
+def mark_queued(connection: Connection, ctids: Sequence[str]) -> int:
     """Of rows that `best_ready` locked in this transaction, by where they lie."""
-    if not places:
+    if not ctids:
         return 0
-    return change(connection, "mark_queued", {"places": array(places, quoted)})
+    return change(connection, "mark_queued", {"ctids": array(ctids, quoted)})
 
 
 def mark_blocked(connection: Connection, reasons: Mapping[str, str]) -> int:
     """Of rows that `best_ready` locked in this transaction, by where they lie."""
     if not reasons:
         return 0
-    values = {"places": array(reasons, quoted), "reasons": list(reasons.values())}
+    values = {"ctids": array(reasons, quoted), "reasons": list(reasons.values())}
     return change(connection, "mark_blocked", values)
+
+
+class Recalled(NamedTuple):
+    tenant_id: int
+    runs: int
+    # Handed over since midnight.
+    of_today: int
+
+
+def recall(
+    connection: Connection, pool: int, counts: Mapping[int, int], midnight: datetime, most: int
+) -> list[Recalled]:
+    """By tenant so many of the queued runs that nobody has claimed, the least urgent."""
+    if not counts:
+        return []
+    lanes = {"tenants": list(counts), "counts": list(counts.values())}
+    values = {"pool": pool, "midnight": midnight, "most": most, **lanes}
+    return [Recalled(*row) for row in rows(connection, "recall", values)]
 
 
 @dataclass(frozen=True)

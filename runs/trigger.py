@@ -20,7 +20,7 @@ from runs.due_jobs import DueJob
 from runs.queries import Connection, array, change, hexed, instant, rows
 from runs.slices import LostLocks
 from runs.stops import read_stops
-from runs.visits import Change, Visit, visit
+from runs.visits import Change, Visit, tell_all, visit
 from scheduler_project.sdk.ids import EPOCH, MILLISECOND, whole_milliseconds
 
 logger = logging.getLogger(__name__)
@@ -240,11 +240,12 @@ def _park(connection: Connection, job: DueJob, note: str, done: Triggered) -> No
         return
     logger.error("job %s is unrunnable: %s", job.id, note)
     end = max(whole_milliseconds(done.now), job.due_at + MILLISECOND)
-    change(
-        connection,
-        "park_job",
-        {"job": job.id, "slice": job.slice, "note": _storable(note), "from_at": job.due_at, "to_at": end},
-    )
+    changes = changes_of(connection, {job.id: job.due_at})
+    told = tell_all(job, end, spans.UNRUNNABLE, changes.get(job.id, ()))
+    spans.write(connection, told.spans)
+    if told.done_changes:
+        change(connection, "end_changes", {"changes": told.done_changes})
+    change(connection, "park_job", {"job": job.id, "note": _storable(note), "end": end})
     done.parked += 1
 
 

@@ -51,6 +51,14 @@ class Special(NamedTuple):
     skipped: bool = False
 
 
+class MissedBefore(NamedTuple):
+    """Times before this instant were missed: why, and by which policy they are made up for. None: by the job's."""
+
+    at: datetime
+    reason: str = DOWNTIME
+    policy: str | None = None
+
+
 @dataclass(slots=True)
 class Visit:
     """What one look at a due job decided: the whole of its due and missed times is settled by it."""
@@ -109,7 +117,7 @@ def visit(
         pieces = cut(job, due_from, missed_until, stops, _changed(changes))
         _settle_pieces(found, pieces, now, DOWNTIME, superseded=fresh)
     if changes:
-        _move(found, changes, now, fresh_from, stops)
+        _move(found, changes, now, MissedBefore(fresh_from), stops)
     if job.spreads and not found.catch_up:
         _spread(found)
     return found
@@ -130,7 +138,30 @@ def settle_missed(
     if first is not None:
         pieces = cut(job, first, until, stops, _changed(changes))
         _settle_pieces(found, pieces, now, reason, policy=policy)
-    _move(found, changes, now, now, stops)
+    _move(found, changes, now, MissedBefore(now, reason, policy), stops)
+    return found
+
+
+def tell_all(job: DueJob, until: datetime, reason: str, changes: Sequence[Change] = ()) -> Visit:
+    """Pure: nobody can reckon the planned times of the job from its `due_at` to `until`, so all of it is told.
+
+    A changed time that has come is told with it; one that had its run before, or is moved to later, is left out.
+    """
+    found, apart = Visit(job), list[datetime]()
+    for change in changes:
+        comes_at = change.planned_at if change.moved_to is None else change.moved_to
+        inside = job.due_at <= change.planned_at < until
+        if change.done or comes_at >= until:
+            apart += [change.planned_at] if inside else []
+            continue
+        found.done_changes.append(change.id)
+        if not inside:
+            found.spans.append(Span(job, change.planned_at, change.planned_at + MILLISECOND, reason))
+    begin = job.due_at
+    for end in [*sorted(apart), until]:
+        if begin < end:
+            found.spans.append(Span(job, begin, end, reason))
+        begin = end + MILLISECOND
     return found
 
 
@@ -143,7 +174,10 @@ def next_clock(regular: datetime | None, changes: Iterable[Change]) -> datetime 
 def _first_regular(job: DueJob, changes: Iterable[Change]) -> datetime | None:
     """The clock may stand at an instant that a planned time was moved to; everything planned before it is settled."""
     moved_to = {change.moved_to for change in changes if not change.done}
-    return job.next_time(job.due_at - MILLISECOND) if job.due_at in moved_to else job.due_at
+    if job.due_at not in moved_to:
+        return job.due_at
+    # It may be older than the schedule, which planned nothing up to its anchor.
+    return job.next_time(max(job.due_at - MILLISECOND, job.anchor_at))
 
 
 def _changed(changes: Iterable[Change]) -> Collection[datetime]:
@@ -202,19 +236,19 @@ def _settle_pieces(
         found.times, found.catch_up = [made_up.run_at], True
 
 
-def _move(found: Visit, changes: Iterable[Change], now: datetime, fresh_from: datetime, stops: Stops) -> None:
+def _move(found: Visit, changes: Iterable[Change], now: datetime, missed: MissedBefore, stops: Stops) -> None:
     """Changed times of the gap, and those that were moved to by now."""
     pending = []
     for change in changes:
         if change.done:
             continue
         if change.moved_to is None:
-            if change.planned_at < fresh_from:
+            if change.planned_at < missed.at:
                 _tell_skipped(found, change, now)
         elif change.moved_to > now:
             pending.append(change)
         else:
-            _run_moved(found, change, change.moved_to, now, fresh_from, stops)
+            _run_moved(found, change, change.moved_to, now, missed, stops)
     found.times.sort(key=lambda at: found.special[at].available_at if at in found.special else at)
     found.next_at = next_clock(found.next_at, pending)
 
@@ -231,19 +265,19 @@ def _tell_skipped(found: Visit, change: Change, now: datetime) -> None:
 
 
 def _run_moved(
-    found: Visit, change: Change, moved_to: datetime, now: datetime, fresh_from: datetime, stops: Stops
+    found: Visit, change: Change, moved_to: datetime, now: datetime, missed: MissedBefore, stops: Stops
 ) -> None:
     """At its new instant a moved time meets the same stops and outages as any other."""
     job, at = found.job, change.planned_at
     found.done_changes.append(change.id)
     if at > now + timedelta(days=settings.PARTITIONS_AHEAD_DAYS - 1):
         raise ValueError(f"{at} is too far ahead to be moved to {moved_to}")
-    late = moved_to < fresh_from
+    late, policy = moved_to < missed.at, missed.policy or job.catch_up.policy
     if at < now - longest_reach():
         found.spans.append(Span(job, at, at + MILLISECOND, TOO_OLD))
         return
-    if late and (job.catch_up.policy == SKIP or now - moved_to > job.catch_up.window):
-        found.spans.append(Span(job, at, at + MILLISECOND, DOWNTIME))
+    if late and (policy == SKIP or now - moved_to > job.catch_up.window):
+        found.spans.append(Span(job, at, at + MILLISECOND, missed.reason))
         return
     found.times.append(at)
     found.special[at] = _arrival(suspending(job, stops, moved_to), change, now if late else moved_to)

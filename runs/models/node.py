@@ -1,11 +1,13 @@
 """Workers and schedulers, as they tell of themselves."""
 
 import uuid
+from collections.abc import Iterable
 from datetime import timedelta
+from typing import Any
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
-from django.db.models import DurationField, ExpressionWrapper, F, Value
+from django.db.models import DurationField, ExpressionWrapper, F, Q, Value
 from django.db.models.functions import Now
 
 
@@ -17,10 +19,21 @@ class NodeState(models.TextChoices):
 
 
 class WorkerNodeQuerySet(models.QuerySet["WorkerNode"]):
+    def of_teams(self, tenants: Iterable[Any]) -> "WorkerNodeQuerySet":
+        """Their own, and those of pools of their own: what runs on a shared machine is the platform's business."""
+        teams = list(tenants)
+        of_the_platform = Q(tenant=None, pool__shared=False, pool__tenants__in=teams)
+        return self.filter(Q(tenant__in=teams) | of_the_platform).distinct()
+
     def living(self) -> "WorkerNodeQuerySet":
         """They take runs, and have told so within their lease."""
+        return self.within_lease().filter(state=NodeState.ACTIVE)
+
+    def within_lease(self) -> "WorkerNodeQuerySet":
+        """With those that take no more runs."""
         lease = ExpressionWrapper(F("lease_seconds") * Value(timedelta(seconds=1)), DurationField())
-        return self.filter(state=NodeState.ACTIVE, last_beat_at__gt=Now() - lease)
+        present = (NodeState.ACTIVE, NodeState.DRAINING)
+        return self.filter(state__in=present, last_beat_at__gt=Now() - lease)
 
 
 class WorkerNode(models.Model):

@@ -148,7 +148,10 @@ class LiveRun(models.Model):
         ]
         indexes = [
             models.Index(
-                fields=["pool", "tenant", "rank"], condition=Q(state="ready"), name="live_run_ready_idx"
+                # The id, so that a backlog that was due at one instant can be read on from the middle.
+                fields=["pool", "tenant", "rank", "run"],
+                condition=Q(state="ready"),
+                name="live_run_ready_order_idx",
             ),
             models.Index(
                 fields=["pool", "tenant", "rank", "queued_at"],
@@ -158,7 +161,7 @@ class LiveRun(models.Model):
             models.Index(fields=["worker"], condition=Q(state="running"), name="live_run_claims_idx"),
             models.Index(fields=["wake_at"], condition=Q(wake_at__isnull=False), name="live_run_wake_idx"),
             models.Index(fields=["job", "state"], name="live_run_job_idx"),
-            # Used by take_back: what was handed over and came back unclaimed, which is nearly nothing.
+            # Used by uncount_returned: what was handed over and came back unclaimed, which is nearly nothing.
             models.Index(
                 fields=["pool"],
                 condition=Q(state="ready", queued_at__isnull=False),

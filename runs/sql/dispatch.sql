@@ -31,9 +31,10 @@ WHERE node.pool_id = %(pool)s AND node.state = 'active'
   AND node.last_beat_at > %(now)s - make_interval(secs => node.lease_seconds);
 
 -- name: targets_of_nodes
--- Every target that some of these workers know, and for whom: none, for everybody.
-SELECT DISTINCT target.key, node.tenant_id
-FROM beatkeeper_worker_node node CROSS JOIN LATERAL unnest(node.known_targets) AS target (key)
+-- Of what each of these workers knows that which the pool exports, and for whom: none, for everybody.
+SELECT node.incarnation, node.tenant_id,
+       ARRAY(SELECT unnest(node.known_targets)::text INTERSECT SELECT unnest(%(exported)s::text[]))
+FROM beatkeeper_worker_node node
 WHERE node.incarnation = ANY (%(nodes)s::uuid[]);
 
 -- name: lanes_with_ready_runs
@@ -49,18 +50,26 @@ SELECT id FROM tenant WHERE id IS NOT NULL;
 
 -- name: occupied
 -- Exact counts of what each lane has handed over: running, the slots that takes, queued, and the slots taken elsewhere
--- than on living nodes. Runs claimed together share a slot, and all but the last two digits of their tokens.
-SELECT tenant_id, sum(running)::int, sum(slots)::int, sum(queued)::int, sum(elsewhere)::int
+-- than on living nodes, or on those of its own. Runs claimed together share a slot, and all but the last two digits of
+-- their tokens.
+SELECT tenant_id, sum(running)::int, sum(slots)::int, sum(queued)::int, sum(elsewhere)::int, sum(own_running)::int
 FROM (
     SELECT tenant_id, count(*) AS running, count(DISTINCT left(claim_token::text, -2)) AS slots, 0 AS queued,
-           count(DISTINCT left(claim_token::text, -2)) FILTER (WHERE worker <> ALL (%(nodes)s::uuid[])) AS elsewhere
+           count(DISTINCT left(claim_token::text, -2)) FILTER (WHERE worker <> ALL (%(nodes)s::uuid[])) AS elsewhere,
+           count(DISTINCT left(claim_token::text, -2)) FILTER (WHERE worker = ANY (%(own_nodes)s::uuid[])) AS own_running
     FROM beatkeeper_live_run
     WHERE state = 'running' AND pool_id = %(pool)s GROUP BY tenant_id
     UNION ALL
-    SELECT tenant_id, 0, 0, count(*), 0 FROM beatkeeper_live_run
+    SELECT tenant_id, 0, 0, count(*), 0, 0 FROM beatkeeper_live_run
     WHERE state = 'queued' AND pool_id = %(pool)s GROUP BY tenant_id
 ) counted
 GROUP BY tenant_id;
+
+-- name: queued_for_own
+-- Of tenants with workers of their own, how much is queued of each target.
+SELECT live.tenant_id, live.target_key, count(*)::int FROM beatkeeper_live_run live
+WHERE live.state = 'queued' AND live.pool_id = %(pool)s AND live.tenant_id = ANY (%(tenants)s::int[])
+GROUP BY live.tenant_id, live.target_key;
 
 -- name: lanes
 -- The lanes of these tenants, made or not yet made, and those that still show a reason.
@@ -80,11 +89,12 @@ SELECT %(pool)s, tenant_id, queue FROM unnest(%(tenants)s::int[], %(queues)s::te
 ORDER BY tenant_id
 ON CONFLICT (pool_id, tenant_id) DO NOTHING;
 
--- name: take_back
--- Runs handed over that came back before anybody claimed them: of the day's count, so many are not.
+-- name: uncount_returned
+-- Runs of these lanes handed over that came back before anybody claimed them: of the day's count, so many are not.
 WITH picked AS MATERIALIZED (
     SELECT live.id, live.tenant_id, live.queued_at FROM beatkeeper_live_run live
     WHERE live.state = 'ready' AND live.queued_at IS NOT NULL AND live.pool_id = %(pool)s
+      AND live.tenant_id = ANY (%(tenants)s::int[])
     ORDER BY live.id LIMIT %(most)s FOR UPDATE SKIP LOCKED
 ), cleared AS (
     UPDATE beatkeeper_live_run live SET queued_at = NULL FROM picked WHERE live.id = picked.id
@@ -122,23 +132,44 @@ UPDATE beatkeeper_lane lane SET id = DEFAULT, queue = renamed.queue FROM renamed
 
 -- name: best_ready
 -- The best few of each lane in rank order, locked: priority with aging, exactly. What somebody else has is left out.
-SELECT best.place, best.tenant_id, best.rank, best.target_key,
+SELECT best.ctid, best.tenant_id, best.rank, best.target_key,
        CASE WHEN gate.max_running IS NOT NULL THEN best.job_id END,
        best.trigger IN ('schedule', 'catch_up') AND job.status = 'paused',
        coalesce(breaker.state <> 'closed' AND breaker.probe IS DISTINCT FROM best.id, false),
        CASE WHEN %(need_tags)s THEN job.tags::text END
-FROM unnest(%(tenants)s::int[], %(places)s::int[]) AS lane (tenant_id, places)
+FROM unnest(%(tenants)s::int[], %(counts)s::int[]) AS lane (tenant_id, count)
 CROSS JOIN LATERAL (
-    SELECT live.ctid AS place, live.id, live.tenant_id, live.job_id, live.rank, live.target_key, live.trigger, live.gated
+    SELECT live.ctid, live.id, live.tenant_id, live.job_id, live.rank, live.target_key, live.trigger, live.gated
     FROM beatkeeper_live_run live
     WHERE live.state = 'ready' AND live.pool_id = %(pool)s AND live.tenant_id = lane.tenant_id
-    ORDER BY live.rank LIMIT lane.places
+    ORDER BY live.rank LIMIT lane.count
     FOR UPDATE SKIP LOCKED
 ) best
 JOIN beatkeeper_job job ON job.id = best.job_id
 LEFT JOIN beatkeeper_job_gate gate ON gate.job_id = best.job_id
 LEFT JOIN beatkeeper_breaker breaker ON best.gated AND breaker.job_id = best.job_id
 ORDER BY best.rank;
+
+-- name: next_ready
+-- The same behind a run that was read last: of lanes whose best wait for workers of their own.
+SELECT best.ctid, best.tenant_id, best.rank, best.target_key,
+       CASE WHEN gate.max_running IS NOT NULL THEN best.job_id END,
+       best.trigger IN ('schedule', 'catch_up') AND job.status = 'paused',
+       coalesce(breaker.state <> 'closed' AND breaker.probe IS DISTINCT FROM best.id, false),
+       CASE WHEN %(need_tags)s THEN job.tags::text END, best.id
+FROM unnest(%(tenants)s::int[], %(ranks)s::bigint[], %(ids)s::uuid[]) AS lane (tenant_id, rank, run_id)
+CROSS JOIN LATERAL (
+    SELECT live.ctid, live.id, live.tenant_id, live.job_id, live.rank, live.target_key, live.trigger, live.gated
+    FROM beatkeeper_live_run live
+    WHERE live.state = 'ready' AND live.pool_id = %(pool)s AND live.tenant_id = lane.tenant_id
+      AND (live.rank, live.id) > (lane.rank, lane.run_id)
+    ORDER BY live.rank, live.id LIMIT %(most)s
+    FOR UPDATE SKIP LOCKED
+) best
+JOIN beatkeeper_job job ON job.id = best.job_id
+LEFT JOIN beatkeeper_job_gate gate ON gate.job_id = best.job_id
+LEFT JOIN beatkeeper_breaker breaker ON best.gated AND breaker.job_id = best.job_id
+ORDER BY best.rank, best.id;
 
 -- name: lock_gates
 -- Before counting; a gate that a report holds is left out, and its job's runs wait for the next pass.
@@ -159,10 +190,29 @@ GROUP BY job.id;
 -- name: mark_queued
 -- ready -> queued, committed before any permit is published. The rows are locked, so they lie where they lay.
 UPDATE beatkeeper_live_run live SET state = 'queued', reason = '', queued_at = clock_timestamp()
-WHERE live.ctid = ANY (%(places)s::tid[]) AND live.state = 'ready';
+WHERE live.ctid = ANY (%(ctids)s::tid[]) AND live.state = 'ready';
 
 -- name: mark_blocked
 -- ready -> blocked, for the run's own reason. The rows are locked.
 UPDATE beatkeeper_live_run live SET state = 'blocked', reason = new.reason
-FROM unnest(%(places)s::tid[], %(reasons)s::text[]) AS new (place, reason)
-WHERE live.ctid = new.place AND live.state = 'ready';
+FROM unnest(%(ctids)s::tid[], %(reasons)s::text[]) AS new (at, reason)
+WHERE live.ctid = new.at AND live.state = 'ready';
+
+-- name: recall
+-- queued -> ready, of lanes that have too much queued the least urgent; what is being claimed goes. No permit is
+-- recalled: it finds nothing. How many of each, and how many of these count for this day.
+WITH locked AS MATERIALIZED (
+    SELECT last.* FROM unnest(%(tenants)s::int[], %(counts)s::int[]) AS lane (tenant_id, count)
+    CROSS JOIN LATERAL (
+        SELECT live.id, live.tenant_id, live.queued_at FROM beatkeeper_live_run live
+        WHERE live.state = 'queued' AND live.pool_id = %(pool)s AND live.tenant_id = lane.tenant_id
+        ORDER BY live.rank DESC, live.queued_at DESC LIMIT lane.count
+        FOR UPDATE SKIP LOCKED
+    ) last
+    LIMIT %(most)s
+), moved AS (
+    UPDATE beatkeeper_live_run live SET state = 'ready', queued_at = NULL FROM locked WHERE live.id = locked.id
+    RETURNING locked.tenant_id, locked.queued_at
+)
+SELECT tenant_id, count(*)::int, count(*) FILTER (WHERE queued_at >= %(midnight)s)::int
+FROM moved GROUP BY tenant_id;

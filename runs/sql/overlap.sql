@@ -39,6 +39,7 @@ LEFT JOIN LATERAL (
 
 -- name: jobs_without_others
 -- A first look at jobs with waiting runs, which costs no locks: most of them wait for good reason.
+-- Who is under way is asked as `release_waiting` asks, and a test holds them together.
 SELECT job.id
 FROM unnest(%(jobs)s::uuid[]) AS job (id)
 LEFT JOIN LATERAL (

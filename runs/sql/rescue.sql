@@ -126,22 +126,35 @@ FROM unnest(%(tenants)s::int[], %(tokens)s::float8[]) AS new (tenant_id, tokens)
 WHERE budget.tenant_id = new.tenant_id;
 
 -- name: silent_nodes
--- Living incarnations with the age of their last beat: who may have lost the lease, and how many share its pool.
-SELECT node.incarnation, node.pool_id, node.name, node.last_beat_at, node.held_until, node.lease_seconds
+-- Living incarnations with the age of their last beat: who may have lost the lease, and how many share its pool and
+-- tenant.
+SELECT node.incarnation, node.pool_id, node.name, node.last_beat_at, node.held_until, node.lease_seconds,
+       node.tenant_id
 FROM beatkeeper_worker_node node
 WHERE node.state IN ('active', 'draining');
 
 -- name: hold_nodes
 -- Many fell silent at once: they keep their claims for one more lease.
-UPDATE beatkeeper_worker_node SET held_until = %(now)s + make_interval(secs => lease_seconds)
-WHERE incarnation = ANY (%(nodes)s::uuid[]) AND last_beat_at <= %(now)s - make_interval(secs => lease_seconds);
+WITH silent AS MATERIALIZED (
+    SELECT incarnation FROM beatkeeper_worker_node
+    WHERE incarnation = ANY (%(nodes)s::uuid[]) AND last_beat_at <= %(now)s - make_interval(secs => lease_seconds)
+    ORDER BY incarnation FOR UPDATE SKIP LOCKED
+)
+UPDATE beatkeeper_worker_node node SET held_until = %(now)s + make_interval(secs => lease_seconds)
+FROM silent WHERE node.incarnation = silent.incarnation;
 
 -- name: lose_nodes
--- An incarnation that kept silent for its lease; whoever has beaten since is spared.
-UPDATE beatkeeper_worker_node SET state = 'lost', held_until = NULL
-WHERE incarnation = ANY (%(nodes)s::uuid[]) AND state IN ('active', 'draining')
-  AND last_beat_at <= %(now)s - make_interval(secs => lease_seconds)
-RETURNING incarnation, name, pool_id;
+-- An incarnation that kept silent for its lease; whoever has beaten since is spared. One whose row is locked is beating,
+-- or was cut off while it did: the next pass looks again, and nobody else waits for it.
+WITH silent AS MATERIALIZED (
+    SELECT incarnation FROM beatkeeper_worker_node
+    WHERE incarnation = ANY (%(nodes)s::uuid[]) AND state IN ('active', 'draining')
+      AND last_beat_at <= %(now)s - make_interval(secs => lease_seconds)
+    ORDER BY incarnation FOR UPDATE SKIP LOCKED
+)
+UPDATE beatkeeper_worker_node node SET state = 'lost', held_until = NULL
+FROM silent WHERE node.incarnation = silent.incarnation
+RETURNING node.incarnation, node.name, node.pool_id;
 
 -- name: orphans
 -- Running rows of incarnations that are lost, gone or unknown: workers by loose index scan, then their rows.
@@ -247,7 +260,8 @@ SELECT job_id FROM blocked;
 
 -- name: release_gated
 -- blocked -> ready, as many as the limit has room for beside what is on its way; all, if the limit is gone. A ready
--- run counts in its own pool only: nobody knows when that of another will go.
+-- run counts in its own pool only: nobody knows when that of another will go. As `release_blocked` of the worker's
+-- ledger, for many jobs at once; a test holds them together.
 WITH waiting AS MATERIALIZED (
     -- Pools by loose index scan, however many runs of the job wait there.
     SELECT job.id AS job_id, held.pool_id
@@ -278,7 +292,7 @@ WITH waiting AS MATERIALIZED (
                      AND (live.state <> 'ready' OR live.pool_id = waiting.pool_id)
                    LIMIT gate.max_running
                ) taken
-           ) AS places
+           ) AS runs
     FROM waiting
     LEFT JOIN beatkeeper_job_gate gate ON gate.job_id = waiting.job_id
 ), chosen AS MATERIALIZED (
@@ -286,13 +300,15 @@ WITH waiting AS MATERIALIZED (
         SELECT live.id FROM beatkeeper_live_run live
         WHERE live.job_id = room.job_id AND live.pool_id = room.pool_id
           AND live.state = 'blocked' AND live.reason = 'concurrency'
-        ORDER BY live.rank LIMIT CASE WHEN room.free THEN 1000 ELSE greatest(0, room.places) END
+        ORDER BY live.rank LIMIT CASE WHEN room.free THEN 1000 ELSE greatest(0, room.runs) END
     ) best
 ), locked AS MATERIALIZED (
-    SELECT live.id FROM beatkeeper_live_run live JOIN chosen ON chosen.id = live.id
-    WHERE live.state = 'blocked' ORDER BY live.id FOR UPDATE OF live SKIP LOCKED
+    -- As an array, of which the planner expects few; joined to many, all live runs would be read.
+    SELECT live.id FROM beatkeeper_live_run live
+    WHERE live.id = ANY (ARRAY(SELECT id FROM chosen)) AND live.state = 'blocked'
+    ORDER BY live.id FOR UPDATE SKIP LOCKED
 )
-UPDATE beatkeeper_live_run live SET state = 'ready', reason = '' FROM locked WHERE live.id = locked.id;
+UPDATE beatkeeper_live_run live SET state = 'ready', reason = '' WHERE live.id = ANY (ARRAY(SELECT id FROM locked));
 
 -- name: release_unstopped
 -- blocked -> ready, of jobs that are no longer paused and under no stop. The runs of a job that a stop holds as a

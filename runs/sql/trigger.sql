@@ -160,16 +160,13 @@ WHERE id = ANY (%(jobs)s::uuid[]) AND status = 'active';
 -- name: park_job
 -- A job that cannot be planned stops here, with the reason and its audit entry; the others go on.
 WITH parked AS (
-    -- It stands still from the end of its span on: a later instant would leave times that nobody tells.
+    -- It stands still from the end of what is told on: a later instant would leave times that nobody tells.
     UPDATE beatkeeper_job SET status = 'unrunnable', status_note = %(note)s, status_by = 'scheduler',
-        status_at = %(to_at)s::timestamptz - interval '1 millisecond', updated_at = clock_timestamp()
+        status_at = %(end)s::timestamptz - interval '1 millisecond', updated_at = clock_timestamp()
     WHERE id = %(job)s
-    RETURNING id, tenant_id, version
+    RETURNING id, tenant_id
 ), stopped AS (
     UPDATE beatkeeper_job_clock SET next_run_at = NULL WHERE job_id = %(job)s
-), span AS (
-    INSERT INTO beatkeeper_missed_span (tenant_id, job_id, version, slice, from_at, to_at, reason, policy)
-    SELECT tenant_id, id, version, %(slice)s, %(from_at)s, %(to_at)s, 'unrunnable', 'skip' FROM parked
 )
 INSERT INTO beatkeeper_audit_entry
     (tenant_id, actor_kind, actor, action, object_type, object_id, before, after, reason, request_id)

@@ -20,15 +20,25 @@ from runs.services import cancel_run, run_now
 from runs.slices import connect
 from runs.states import LiveState, Trigger
 from runs.trigger import trigger_due
-from scheduler_project.sdk.ledger import Claim
+from scheduler_project.sdk.ledger import Claim, Ledger
 from scheduler_project.sdk.postgres import SQL, PostgresLedger
 from scheduler_project.sdk.retries import Verdict
 from tests.concurrency.staging import Session, dsn, meanwhile, wait_until_somebody_waits_for
 from tests.factories import make_job, make_lane, make_pool, make_run, make_tenant, make_worker, now, post_job
-from tests.runs.claims import SUCCESS, claim_next, failed, ledger, open_ledger, succeeded, tell
+from tests.runs.claims import (
+    SUCCESS,
+    WayToLedger,
+    claim_next,
+    failed,
+    succeeded,
+    tell,
+    way_to_either_ledger,
+)
+from tests.runs.claims import either_ledger as ledger
+from tests.runs.remote import RemoteLedgers
 from tests.waiting import wait_until
 
-__all__ = ["ledger"]
+__all__ = ["ledger", "way_to_either_ledger"]
 pytestmark = pytest.mark.django_db(transaction=True)
 ALL = range(64)
 LIMIT = 2
@@ -74,7 +84,7 @@ class Crowd:
 
     # Who is in it.
 
-    def worker(self, job: Job, seed: int) -> None:
+    def worker(self, job: Job, seed: int, open_ledger: WayToLedger) -> None:
         """Succeeds, fails and gives back, whatever is next in the job's lane."""
         node = make_worker(job.pool, slots=8)
         chance = random.Random(seed)  # noqa: S311 - no secret
@@ -108,7 +118,7 @@ class Crowd:
         self.session("watcher", look)
 
 
-def _end(own: PostgresLedger, claim: Claim, chance: random.Random) -> None:
+def _end(own: PostgresLedger | RemoteLedgers, claim: Claim, chance: random.Random) -> None:
     what = chance.random()
     if what < 0.15:
         own.give_back(claim)
@@ -118,7 +128,7 @@ def _end(own: PostgresLedger, claim: Claim, chance: random.Random) -> None:
         tell(own, claim, succeeded(), SUCCESS)
 
 
-def test_limits_and_waiting_are_exact_with_everybody_at_once() -> None:
+def test_limits_and_waiting_are_exact_with_everybody_at_once(way_to_either_ledger: WayToLedger) -> None:
     """Two dispatchers, which production never has, triggers, workers, rescue, cancels, and a limit that is edited."""
     pool, tenant = make_pool(), make_tenant()
     shared = {"tenant": tenant, "pool": pool}
@@ -130,7 +140,7 @@ def test_limits_and_waiting_are_exact_with_everybody_at_once() -> None:
     start = now()
     crowd = Crowd()
     for number in range(4):
-        crowd.worker(limited, number)
+        crowd.worker(limited, number, way_to_either_ledger)
     for name in ("first", "second"):
         crowd.session(name, lambda session: dispatch_pool(session, pool.pk, now()))
     memory = RescueMemory()
@@ -195,12 +205,12 @@ class TestEditsOfALimit:
         assert dispatch_pool(first, job.pool_id, now()).queued == 1
 
     def test_an_edit_waits_for_the_dispatch_and_holds_for_the_next(
-        self, first: Session, second: Session, ledger: PostgresLedger
+        self, first: Session, second: Session, ledger: Ledger
     ) -> None:
         job = self.job(3)
         first.execute("BEGIN")
         assert dispatch_pool(first, job.pool_id, now()).queued == 3
-        with meanwhile(lambda: _in_django(edit_job, job, {"max_concurrency": 1})) as edit:
+        with meanwhile(lambda: edit_job(job, {"max_concurrency": 1})) as edit:
             wait_until_somebody_waits_for(first)
             first.execute("COMMIT")
             edit.result(timeout=10)
@@ -218,7 +228,7 @@ class TestEditsOfALimit:
         edit_job(job, {"max_concurrency": 4})
         assert self.states(job) == {"queued": 1, "ready": 3, "blocked": 2}
 
-    def test_a_limit_that_comes_counts_what_runs(self, first: Session, ledger: PostgresLedger) -> None:
+    def test_a_limit_that_comes_counts_what_runs(self, first: Session, ledger: Ledger) -> None:
         job = self.job(None)
         dispatch_pool(first, job.pool_id, now())
         assert self.states(job) == {"queued": 6}
@@ -258,7 +268,7 @@ def test_two_dispatchers_never_pass_a_limit_together(first: Session, second: Ses
 
 
 def test_a_release_of_blocked_runs_and_a_dispatch_count_one_after_the_other(
-    first: Session, second: Session, ledger: PostgresLedger
+    first: Session, second: Session, ledger: Ledger
 ) -> None:
     job = make_job(max_concurrency=1)
     make_run(job, LiveState.QUEUED)
@@ -275,14 +285,7 @@ def test_a_release_of_blocked_runs_and_a_dispatch_count_one_after_the_other(
     assert LiveRun.objects.filter(job=job, state="queued").count() == 1
 
 
-def _end_one(ledger: PostgresLedger, job: Job) -> None:
+def _end_one(ledger: Ledger, job: Job) -> None:
     claim = claim_next(ledger, job)
     assert claim is not None
     tell(ledger, claim, succeeded(), SUCCESS)
-
-
-def _in_django(action: Callable[..., object], *arguments: object) -> object:
-    try:
-        return action(*arguments)
-    finally:
-        connections.close_all()

@@ -8,15 +8,20 @@ import pytest
 from jobs.models import Effect, Job, Stop
 from runs.dispatch import Dispatched, PoolMemory, dispatch_pool
 from runs.models import Attempt, LiveRun, NodeState, Run, WorkerNode
+from runs.models import Lane as LaneRow
 from runs.queries import change, rows
 from runs.rescue import RescueMemory, lose, rescue_once
 from runs.states import LiveState
-from runs.transitions import cancel_live_runs, mark_queued, release_gated, release_unstopped
-from scheduler_project.sdk.ledger import Claim, Lane, Wanted, base_token
-from scheduler_project.sdk.postgres import SQL, PostgresLedger, claim_values
+from runs.transitions import cancel_live_runs, mark_queued, recall, release_gated, release_unstopped
+from scheduler_project.sdk import postgres
+from scheduler_project.sdk.clock_skew import RoundTrip
+from scheduler_project.sdk.ledger import Beat, Claim, Lane, Ledger, LedgerUnavailable, Wanted, base_token
+from scheduler_project.sdk.postgres import SQL, claim_values
 from tests.concurrency.staging import Session, meanwhile, wait_until_somebody_waits_for
 from tests.factories import make_job, make_lane, make_run, make_stop, make_tenant, make_worker, now
-from tests.runs.claims import SUCCESS, claim_next, ledger, succeeded, tell
+from tests.runs.claims import SUCCESS, claim_next, open_ledger, succeeded, tell
+from tests.runs.claims import either_ledger as ledger
+from tests.waiting import wait_until
 
 __all__ = ["ledger"]
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -27,7 +32,7 @@ def dispatch(session: Session, job: Job) -> Dispatched:
     return dispatch_pool(session, job.pool_id, now())
 
 
-def claimed(ledger: PostgresLedger, job: Job, worker: WorkerNode | None = None) -> Claim:
+def claimed(ledger: Ledger, job: Job, worker: WorkerNode | None = None) -> Claim:
     make_run(job, LiveState.QUEUED)
     claim = claim_next(ledger, job, worker=worker)
     assert claim is not None
@@ -73,26 +78,80 @@ def test_a_pass_that_waits_too_long_takes_on_less_and_leaves_nothing_half_done(
     assert dispatch_pool(first, job.pool_id, now(), memory).queued == 1
 
 
+def test_what_is_being_claimed_is_not_recalled(first: Session, second: Session) -> None:
+    long = make_job()
+    worker = make_worker(long.pool, slots=2)
+    for _ in range(2):
+        make_run(long, LiveState.RUNNING, worker=worker)
+    claimed, left = (make_run(long, LiveState.QUEUED, rank=rank) for rank in range(2))
+    make_run(make_job(pool=long.pool))
+    first.execute("BEGIN")
+    first.execute(SQL["claim"], _claim_values(long, worker))
+    dispatch(second, long)
+    first.execute("COMMIT")
+    assert LiveRun.objects.get(pk=claimed.pk).state == LiveState.RUNNING
+    assert LiveRun.objects.get(pk=left.pk).state == LiveState.READY
+
+
+def test_what_was_recalled_is_not_claimed(first: Session, ledger: Ledger) -> None:
+    long = make_job()
+    make_run(long, LiveState.QUEUED)
+    first.execute("BEGIN")
+    assert recall(first, long.pool_id, {long.tenant_id: 10}, now(), 10) == [(long.tenant_id, 1, 0)]
+    assert claim_next(ledger, long) is None
+    first.execute("COMMIT")
+    assert claim_next(ledger, long) is None
+    assert state(long) == ["ready"]
+
+
+def test_what_comes_back_while_a_dispatch_counts_is_taken_back_by_the_next(
+    first: Session, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lane had neither a ready run nor an occupied slot, so this pass has not read it."""
+    ours = make_job(make_tenant(daily_quota=5))
+    make_run(ours)
+    theirs = make_job(make_tenant(daily_quota=5), ours.pool)
+    make_run(theirs)
+    make_worker(ours.pool, slots=9)
+    worker = make_worker(ours.pool)
+    assert dispatch(first, theirs).queued == 2
+    claim = claim_next(ledger, theirs, worker=worker)
+    assert claim is not None
+    make_run(ours)
+
+    def read(session: Session, name: str, *values: Any) -> Any:
+        if name == "occupied":
+            ledger.give_back(claim)
+        return rows(session, name, *values)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("runs.dispatch.rows", read)
+        assert dispatch(first, ours).queued == 1
+    assert state(theirs) == ["ready"]
+    assert dispatch(first, theirs).queued == 1
+    assert LaneRow.objects.get(tenant=theirs.tenant).day_count == 1
+
+
 def test_what_a_dispatch_is_about_to_mark_is_left_alone_by_others(first: Session, second: Session) -> None:
     """Its rows are locked as they are read: where they lie is where they are marked."""
     job = make_job()
     run = make_run(job)
     first.execute("BEGIN")
-    wanted = {"pool": job.pool_id, "tenants": [job.tenant_id], "places": [5], "need_tags": False}
-    ((place, *_),) = rows(first, "best_ready", wanted)
+    wanted = {"pool": job.pool_id, "tenants": [job.tenant_id], "counts": [5], "need_tags": False}
+    ((ctid, *_),) = rows(first, "best_ready", wanted)
     assert rows(second, "best_ready", wanted) == []
     with meanwhile(lambda: cancel_live_runs(second, [run.pk], "enough")) as cancelling:
         wait_until_somebody_waits_for(first)
-        assert mark_queued(first, [place]) == 1
+        assert mark_queued(first, [ctid]) == 1
         first.execute("COMMIT")
         assert cancelling.result(timeout=10).ended == [run.pk]
     assert Run.objects.get(pk=run.pk).ended_from == "queued"
 
 
 def test_a_report_that_meets_a_dispatch_releases_what_was_blocked_meanwhile(
-    ledger: PostgresLedger, first: Session
+    ledger: Ledger, first: Session
 ) -> None:
-    """The report would see no blocked run and the dispatch no free place, and nobody would ever release it."""
+    """The report would see no blocked run and the dispatch no room, and nobody would ever release it."""
     job = make_job(max_concurrency=1)
     claim = claimed(ledger, job, make_worker(job.pool, slots=4))
     make_run(job)
@@ -106,7 +165,7 @@ def test_a_report_that_meets_a_dispatch_releases_what_was_blocked_meanwhile(
 
 
 def test_a_dispatch_leaves_a_job_alone_whose_gate_a_report_holds(
-    ledger: PostgresLedger, first: Session, second: Session
+    ledger: Ledger, first: Session, second: Session
 ) -> None:
     job = make_job(max_concurrency=1)
     claimed(ledger, job, make_worker(job.pool, slots=4))
@@ -118,9 +177,7 @@ def test_a_dispatch_leaves_a_job_alone_whose_gate_a_report_holds(
     assert dispatch(second, job).blocked == 1
 
 
-def test_a_release_that_counted_too_early_never_breaks_the_limit(
-    ledger: PostgresLedger, first: Session
-) -> None:
+def test_a_release_that_counted_too_early_never_breaks_the_limit(first: Session) -> None:
     """Releasing is a proposal; the limit is kept by the dispatch, which counts under the gate."""
     job = make_job(max_concurrency=1)
     make_worker(job.pool, slots=9)
@@ -133,9 +190,7 @@ def test_a_release_that_counted_too_early_never_breaks_the_limit(
     assert release_gated(first, [job.pk]) == 0
 
 
-def test_a_cancel_that_meets_a_claim_waits_and_asks_the_worker(
-    ledger: PostgresLedger, first: Session, second: Session
-) -> None:
+def test_a_cancel_that_meets_a_claim_waits_and_asks_the_worker(first: Session, second: Session) -> None:
     job = make_job()
     worker = make_worker(job.pool)
     run = make_run(job, LiveState.QUEUED)
@@ -149,7 +204,7 @@ def test_a_cancel_that_meets_a_claim_waits_and_asks_the_worker(
     assert run.cancel_requested_at is not None
 
 
-def test_a_claim_that_meets_a_cancel_finds_nothing(ledger: PostgresLedger, first: Session) -> None:
+def test_a_claim_that_meets_a_cancel_finds_nothing(ledger: Ledger, first: Session) -> None:
     job = make_job()
     run = make_run(job, LiveState.QUEUED)
     first.execute("BEGIN")
@@ -172,7 +227,7 @@ def test_a_dispatch_that_meets_a_cancel_marks_nothing(first: Session, second: Se
 
 
 def test_a_rescue_that_meets_a_report_waits_and_takes_nothing(
-    ledger: PostgresLedger, first: Session, second: Session
+    ledger: Ledger, first: Session, second: Session
 ) -> None:
     job = make_job()
     claim = claimed(ledger, job)
@@ -187,7 +242,7 @@ def test_a_rescue_that_meets_a_report_waits_and_takes_nothing(
     assert not Attempt.objects.exists()
 
 
-def test_a_report_after_the_rescue_changes_nothing(ledger: PostgresLedger, first: Session) -> None:
+def test_a_report_after_the_rescue_changes_nothing(ledger: Ledger, first: Session) -> None:
     job = make_job()
     claim = claimed(ledger, job)
     assert lose(first, {claim.run_id: claim.claim_seq}, "lost") == {claim.run_id: "delayed"}
@@ -197,9 +252,7 @@ def test_a_report_after_the_rescue_changes_nothing(ledger: PostgresLedger, first
     assert [attempt.outcome for attempt in Attempt.objects.all()] == ["lost"]
 
 
-def test_a_report_after_rescue_and_a_second_claim_changes_nothing(
-    ledger: PostgresLedger, first: Session
-) -> None:
+def test_a_report_after_rescue_and_a_second_claim_changes_nothing(ledger: Ledger, first: Session) -> None:
     job = make_job()
     claim = claimed(ledger, job)
     lose(first, {claim.run_id: claim.claim_seq}, "lost")
@@ -218,19 +271,61 @@ def test_a_heartbeat_that_lands_in_time_spares_its_node(first: Session, second: 
     job = make_job()
     silent = now() - 31 * SECOND
     worker = make_worker(job.pool, last_beat_at=silent)
+    values = {"nodes": [worker.incarnation], "now": now()}
     first.execute("BEGIN")
     first.execute("UPDATE beatkeeper_worker_node SET last_beat_at = clock_timestamp()")
-    values = {"nodes": [worker.incarnation], "now": now()}
-    with meanwhile(lambda: change(second, "lose_nodes", values)) as losing:
-        wait_until_somebody_waits_for(first)
-        first.execute("COMMIT")
-        assert losing.result(timeout=10) == 0
+    assert change(second, "lose_nodes", values) == 0
+    first.execute("COMMIT")
+    assert change(second, "lose_nodes", values) == 0
     worker.refresh_from_db()
     assert worker.state == NodeState.ACTIVE
 
 
+def test_a_worker_cut_off_while_it_beats_keeps_no_other_from_being_lost(
+    first: Session, second: Session
+) -> None:
+    job = make_job()
+    silent = now() - 31 * SECOND
+    beating, other = (make_worker(job.pool, last_beat_at=silent) for _ in range(2))
+    run = make_run(job, LiveState.RUNNING, worker=other)
+    first.execute("BEGIN")
+    first.execute("SELECT FROM beatkeeper_worker_node WHERE incarnation = %s FOR UPDATE", [beating.pk])
+    at = now()
+    done = rescue_once(second, RescueMemory(trusted_from=at, last_pass=at), at)
+    assert (done.lost_nodes, done.lost_attempts) == (1, 1)
+    assert LiveRun.objects.get(pk=run.pk).state == LiveState.DELAYED
+    first.execute("ROLLBACK")
+    assert rescue_once(second, RescueMemory(trusted_from=at, last_pass=at), at).lost_nodes == 1
+
+
+def test_a_heartbeat_that_stands_still_half_way_lets_go_of_its_row(
+    first: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its worker is stopped, or cut off: the server ends the transaction, or nobody could ever say that it is lost."""
+    worker = make_worker(make_job().pool)
+    monkeypatch.setattr(postgres, "SHORT_SILENCE", "SET LOCAL idle_in_transaction_session_timeout = '200ms'")
+
+    def free() -> bool:
+        taken = "SELECT FROM beatkeeper_worker_node FOR UPDATE SKIP LOCKED"
+        return first.execute(taken).rowcount == 1
+
+    def stands_still(*_arguments: Any) -> float:
+        assert not free()
+        wait_until(free, 15, "the server to let go")
+        return 0.0
+
+    monkeypatch.setattr(RoundTrip, "skew_ms", stands_still)
+    ledger = open_ledger()
+    beat = Beat(worker.incarnation, 1, 0, 1, 0, 0, [], False)
+    with pytest.raises(LedgerUnavailable):
+        ledger.heartbeat(beat)
+    monkeypatch.undo()
+    assert ledger.heartbeat(beat).known
+    ledger.close()
+
+
 def test_a_claim_of_a_node_that_is_being_lost_is_found_by_the_next_sweep(
-    ledger: PostgresLedger, first: Session
+    ledger: Ledger, first: Session
 ) -> None:
     job = make_job()
     worker = make_worker(job.pool)
@@ -243,7 +338,7 @@ def test_a_claim_of_a_node_that_is_being_lost_is_found_by_the_next_sweep(
 
 
 def test_a_pause_between_mark_and_claim_hands_the_run_back_to_dispatch(
-    ledger: PostgresLedger, first: Session
+    ledger: Ledger, first: Session
 ) -> None:
     job = make_job()
     make_worker(job.pool)
@@ -258,7 +353,7 @@ def test_a_pause_between_mark_and_claim_hands_the_run_back_to_dispatch(
     assert claim_next(ledger, job) is not None
 
 
-def test_a_pause_lifted_between_mark_and_claim_costs_nothing(ledger: PostgresLedger, first: Session) -> None:
+def test_a_pause_lifted_between_mark_and_claim_costs_nothing(ledger: Ledger, first: Session) -> None:
     job = make_job()
     make_worker(job.pool)
     make_run(job)
@@ -269,7 +364,7 @@ def test_a_pause_lifted_between_mark_and_claim_costs_nothing(ledger: PostgresLed
 
 
 def test_a_pause_that_is_not_committed_stops_no_claim_and_makes_none_wait(
-    ledger: PostgresLedger, first: Session
+    ledger: Ledger, first: Session
 ) -> None:
     job = make_job()
     make_run(job, LiveState.QUEUED)

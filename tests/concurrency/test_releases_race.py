@@ -11,10 +11,12 @@ from runs.models import LiveRun, NodeState, WorkerNode
 from runs.queries import rows
 from runs.requests import SQL as REQUESTS
 from runs.states import LiveState
-from scheduler_project.sdk.postgres import SQL, PostgresLedger
+from scheduler_project.sdk.ledger import Ledger
+from scheduler_project.sdk.postgres import SQL
 from tests.concurrency.staging import Session, meanwhile, wait_until_somebody_waits_for
 from tests.factories import make_job, make_run, make_worker, now
-from tests.runs.claims import claim_next, ledger
+from tests.runs.claims import claim_next
+from tests.runs.claims import either_ledger as ledger
 
 __all__ = ["ledger"]
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -67,7 +69,7 @@ def test_a_cancel_waits_for_a_release_and_ends_the_run_all_the_same(
 
 
 def test_a_run_of_a_target_nobody_knows_is_not_taken_back_from_a_claim(
-    first: Session, second: Session, ledger: PostgresLedger
+    first: Session, second: Session, ledger: Ledger
 ) -> None:
     job = make_job()
     node = make_worker(job.pool)

@@ -5,7 +5,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from django.db import connections
 
 from jobs.models import Job
 from jobs.services import edit_job, pause_job
@@ -29,14 +28,6 @@ def next_run_at(job: Job) -> datetime:
     job.clock.refresh_from_db()
     assert job.clock.next_run_at is not None
     return job.clock.next_run_at
-
-
-def in_django(action: Any, *arguments: Any) -> Any:
-    """In a thread of its own, on Django's connection of that thread."""
-    try:
-        return action(*arguments)
-    finally:
-        connections.close_all()
 
 
 def test_two_triggers_of_one_slice_share_its_clocks_without_waiting(first: Session, second: Session) -> None:
@@ -82,7 +73,7 @@ def test_an_edit_waits_for_the_trigger_and_counts_from_there(first: Session) -> 
     due_at = make_due(job)
     first.execute("BEGIN")
     assert trigger_due(first, ALL).runs == 1
-    with meanwhile(lambda: in_django(edit_job, job, {"schedule": {"every": 3600}})) as editing:
+    with meanwhile(lambda: edit_job(job, {"schedule": {"every": 3600}})) as editing:
         wait_until_somebody_waits_for(first)
         first.execute("COMMIT")
         editing.result(timeout=10)
@@ -95,7 +86,7 @@ def test_a_trigger_leaves_a_clock_under_edit_alone_and_the_edit_fires_what_is_du
     due_at = make_due(job)
     first.execute("BEGIN")
     first.execute("SELECT FROM beatkeeper_job_clock WHERE job_id = %s FOR UPDATE", [job.pk])
-    with meanwhile(lambda: in_django(pause_job, job)) as pausing, connect(dsn(), "other") as other:
+    with meanwhile(lambda: pause_job(job)) as pausing, connect(dsn(), "other") as other:
         wait_until_somebody_waits_for(first)
         assert trigger_due(other, ALL).runs == 0
         first.execute("COMMIT")

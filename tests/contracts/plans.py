@@ -1,11 +1,14 @@
 """What a shipped statement costs, asked of PostgreSQL through the driver the product uses."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
 from psycopg.rows import tuple_row
+
+from tests.waiting import wait_until
 
 # psycopg would prepare after five executions and PostgreSQL may change to a generic plan after five more.
 EXECUTIONS = 12
@@ -18,6 +21,8 @@ class Cost:
     locks: int
     partitions: frozenset[str]
     scans: frozenset[str]
+    # By table, the rows that its scans read, also those that a filter then left out.
+    read: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def buffers_per_row(self) -> float:
@@ -36,6 +41,20 @@ def cost_of(
     _once(connection, statement, values, rows_written_by)
     costs = [_once(connection, statement, values, rows_written_by) for _ in range(EXECUTIONS)]
     return max(costs, key=lambda cost: cost.buffers)
+
+
+def settle(connection: psycopg.Connection[Any], table: str) -> None:
+    """As after a quiet hour: what was just written is on pages that all may read without asking.
+
+    VACUUM leaves out what anybody's snapshot, such as that of an automatic ANALYZE, may not see yet.
+    """
+
+    def all_visible() -> bool:
+        connection.execute(f"VACUUM (ANALYZE, INDEX_CLEANUP ON) {table}")
+        pages = "SELECT relallvisible >= relpages FROM pg_class WHERE oid = %s::regclass"
+        return connection.execute(pages, [table]).fetchall() == [(True,)]
+
+    wait_until(all_visible, 30, f"{table} to be visible to all")
 
 
 def _once(
@@ -61,6 +80,7 @@ def _once(
         scans=frozenset(
             f"{node['Node Type']} on {node['Relation Name']}" for node in touched if "Relation Name" in node
         ),
+        read=_rows_read(touched),
     )
 
 
@@ -69,6 +89,15 @@ def _rows(nodes: list[dict[str, Any]], written_by: str) -> int:
         return int(nodes[0]["Actual Rows"] * nodes[0]["Actual Loops"])
     children = [node for node in nodes if node.get("Subplan Name") == f"CTE {written_by}"]
     return int(children[0]["Actual Rows"])
+
+
+def _rows_read(nodes: list[dict[str, Any]]) -> Mapping[str, int]:
+    read: Counter[str] = Counter()
+    for node in nodes:
+        if "Relation Name" in node:
+            rows = node["Actual Rows"] + node.get("Rows Removed by Filter", 0)
+            read[node["Relation Name"]] += round(rows * node["Actual Loops"])
+    return read
 
 
 def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from runs.queries import SQL
-from tests.contracts.plans import cost_of
+from tests.contracts.plans import cost_of, settle
 from tests.factories import now
 
 HELD = list(range(0, 64, 3))
@@ -26,8 +26,7 @@ INSERT INTO beatkeeper_missed_span
     FROM (SELECT *, row_number() OVER (ORDER BY job_id) AS n FROM beatkeeper_job_clock) clock
     JOIN beatkeeper_job job ON job.id = clock.job_id
     JOIN (VALUES (1, 'settled', NULL, 9), (2, 'working', NULL, NULL), (3, 'open', 1, NULL))
-        AS kind (every, state, stop_id, count) ON clock.n % kind.every = 0;
-VACUUM ANALYZE beatkeeper_missed_span
+        AS kind (every, state, stop_id, count) ON clock.n % kind.every = 0
 """
 
 
@@ -36,6 +35,7 @@ def connection(large: str) -> Iterator[Connection]:
     with psycopg.connect(large, autocommit=True, prepare_threshold=None) as connection:
         for statement in SPANS.split(";\n"):
             connection.execute(statement)
+        settle(connection, "beatkeeper_missed_span")
         yield connection
         connection.execute("DELETE FROM beatkeeper_missed_span")
         connection.execute("DELETE FROM beatkeeper_stop")

@@ -13,7 +13,7 @@ from runs.dead_letters import MOST_COUNTED, MOST_GROUPS
 from runs.dead_letters import SQL as DESK
 from runs.queries import SQL
 from runs.slices import connect
-from tests.contracts.plans import Cost, cost_of
+from tests.contracts.plans import Cost, cost_of, settle
 from tests.factories import now
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -34,9 +34,8 @@ FROM generate_series(1, %(many)s) i, (SELECT id FROM beatkeeper_job LIMIT 1) job
 @pytest.fixture(scope="module")
 def letters(large: str) -> Iterator[str]:
     with psycopg.connect(large, autocommit=True, cursor_factory=psycopg.ClientCursor) as connection:
-        # Committed to the disk: what is not yet there VACUUM would not mark as visible to all.
         connection.execute(LETTERS, {"tenant": TENANT, "groups": GROUPS, "many": MANY})
-        connection.execute("VACUUM ANALYZE beatkeeper_dead_letter")
+        settle(connection, "beatkeeper_dead_letter")
         yield large
         connection.execute("TRUNCATE beatkeeper_dead_letter")
 
@@ -79,7 +78,7 @@ def test_a_page_of_a_group_reads_a_page(connection: Connection, decision: str) -
 def test_a_step_of_a_redrive_reads_its_next_letters_however_far_it_has_come(connection: Connection) -> None:
     values = {
         "tenant": TENANT, "fingerprint": "storm", "cursor_at": now() - timedelta(hours=4), "cursor": UUID(int=0),
-        "until": now(), "most": 100,
+        "until": now(), "most": 100, "redrive": UUID(int=0),
     }  # fmt: skip
     assert_cheap(cost_of(connection, DESK["letters_after"], values), buffers=250)
 

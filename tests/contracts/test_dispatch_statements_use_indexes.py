@@ -11,7 +11,7 @@ from runs.queries import SQL, array, quoted
 from runs.slices import connect
 from scheduler_project.sdk.ids import attempt_id
 from scheduler_project.sdk.postgres import SQL as LEDGER
-from tests.contracts.plans import Cost, cost_of
+from tests.contracts.plans import Cost, cost_of, settle
 from tests.factories import now
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -29,8 +29,9 @@ SLOW = {"Seq Scan on beatkeeper_live_run", "Index Scan on beatkeeper_live_run"}
 
 @pytest.fixture
 def connection(large: str) -> Iterator[Connection]:
-    """As schedulers work on it."""
+    """As schedulers work on it, without what earlier tests wrote and rolled back."""
     with connect(large, "dispatch", 30) as connection:
+        settle(connection, "beatkeeper_live_run")
         yield connection
 
 
@@ -50,13 +51,26 @@ def test_whether_a_pool_has_work_is_one_probe(connection: Connection) -> None:
     assert_reads(cost_of(connection, SQL["pools_with_ready_runs"], {"pools": [1]}), buffers_per_row=20)
 
 
-def test_occupied_places_are_counted_without_the_backlog(connection: Connection) -> None:
+def test_what_lanes_occupy_is_counted_without_the_backlog(connection: Connection) -> None:
     """200,000 delayed and 100,000 ready rows cost nothing here."""
     nodes = [row[0] for row in connection.execute("SELECT incarnation FROM beatkeeper_worker_node")]
-    cost = cost_of(connection, SQL["occupied"], {**POOL, "nodes": nodes})
+    cost = cost_of(connection, SQL["occupied"], {**POOL, "nodes": nodes, "own_nodes": nodes[:1]})
     (occupied,) = connection.execute(
         "SELECT count(*) FROM beatkeeper_live_run WHERE state IN ('queued', 'running')"
     ).fetchall()[0]
+    assert cost.buffers <= 2 * occupied + 100, cost
+
+
+def test_what_is_queued_of_each_target_is_counted_among_the_queued(connection: Connection) -> None:
+    queued = connection.execute(
+        "SELECT tenant_id, count(*) FROM beatkeeper_live_run WHERE state = 'queued' AND pool_id = 1"
+        " GROUP BY tenant_id LIMIT 50"
+    ).fetchall()
+    cost = cost_of(connection, SQL["queued_for_own"], {**POOL, "tenants": [row[0] for row in queued]})
+    (occupied,) = connection.execute(
+        "SELECT count(*) FROM beatkeeper_live_run WHERE state = 'queued' AND pool_id = 1"
+    ).fetchall()[0]
+    assert cost.rows == len(queued)
     assert cost.buffers <= 2 * occupied + 100, cost
 
 
@@ -65,22 +79,65 @@ def test_the_best_of_each_lane_are_read_in_rank_order(connection: Connection) ->
         "SELECT DISTINCT tenant_id FROM beatkeeper_live_run WHERE state = 'ready' LIMIT 500"
     )
     tenants = [row[0] for row in rows]
-    values = {**POOL, "tenants": tenants, "places": [2] * len(tenants), "need_tags": True}
+    values = {**POOL, "tenants": tenants, "counts": [2] * len(tenants), "need_tags": True}
     assert_reads(cost_of(connection, SQL["best_ready"], values), buffers_per_row=20)
+
+
+def test_what_comes_behind_a_run_is_read_in_rank_order(connection: Connection) -> None:
+    found = connection.execute(
+        "SELECT DISTINCT ON (tenant_id) tenant_id, rank, id FROM beatkeeper_live_run"
+        " WHERE state = 'ready' AND pool_id = 1 ORDER BY tenant_id, rank, id LIMIT 100"
+    ).fetchall()
+    tenants, ranks, ids = map(list, zip(*found, strict=True))
+    values = {**POOL, "tenants": tenants, "ranks": ranks, "ids": ids, "most": 10, "need_tags": True}
+    assert_reads(cost_of(connection, SQL["next_ready"], values), buffers_per_row=40)
+
+
+def test_a_backlog_of_one_instant_is_read_on_from_its_middle(connection: Connection) -> None:
+    """All have one rank then, and sorting them at each pass would hold up everybody in the pool."""
+    with connection.transaction(force_rollback=True):
+        moved = connection.execute(
+            "UPDATE beatkeeper_live_run SET rank = 7, tenant_id = (SELECT min(tenant_id) FROM beatkeeper_lane)"
+            " WHERE id IN (SELECT id FROM beatkeeper_live_run WHERE state = 'ready' AND pool_id = 1 LIMIT 5000)"
+            " RETURNING id, tenant_id"
+        ).fetchall()
+        middle, tenant = sorted(moved)[len(moved) // 2]
+        values = {**POOL, "tenants": [tenant], "ranks": [7], "ids": [middle], "most": 200, "need_tags": True}
+        cost = cost_of(connection, SQL["next_ready"], values)
+    assert cost.rows == 200 < len(moved) / 4
+    assert cost.buffers_per_row <= 20, cost
+    assert cost.read["beatkeeper_live_run"] <= 200, "what is behind them is not even read"
+
+
+def test_what_is_recalled_is_found_among_the_queued(connection: Connection) -> None:
+    rows = connection.execute(
+        "SELECT DISTINCT tenant_id FROM beatkeeper_live_run WHERE state = 'queued' LIMIT 5"
+    )
+    values = {
+        **POOL,
+        "tenants": [row[0] for row in rows],
+        "counts": [400] * 5,
+        "midnight": now(),
+        "most": 2000,
+    }
+    cost = cost_of(connection, SQL["recall"], values, rows_written_by="moved")
+    assert_reads(cost, buffers_per_row=40)
+    assert "Seq Scan on beatkeeper_live_run" not in cost.scans, cost
 
 
 @pytest.mark.parametrize("name", ["mark_queued", "mark_blocked"])
 def test_runs_are_marked_where_they_lie(connection: Connection, name: str) -> None:
-    places = _places(connection, 500)
-    values = {"places": array(places, quoted), "reasons": ["paused"] * len(places)}
+    ctids = _ctids(connection, 500)
+    values = {"ctids": array(ctids, quoted), "reasons": ["paused"] * len(ctids)}
     cost = cost_of(connection, SQL[name], values)
-    assert cost.buffers <= 40 * len(places), cost
+    assert cost.buffers <= 40 * len(ctids), cost
     assert "Tid Scan on beatkeeper_live_run" in cost.scans and not cost.scans & SLOW, cost
 
 
 def test_what_came_back_unclaimed_is_found_among_all_that_is_ready(connection: Connection) -> None:
-    values = {**POOL, "midnight": now(), "most": 2000}
-    cost = cost_of(connection, SQL["take_back"], values)
+    tenants = [row[0] for row in connection.execute("SELECT id FROM beatkeeper_tenant")]
+    values = {**POOL, "tenants": tenants, "midnight": now(), "most": 2000}
+    cost = cost_of(connection, SQL["uncount_returned"], values)
     assert cost.buffers <= 20, cost
 
 
@@ -174,7 +231,9 @@ def test_the_release_of_a_job_with_a_limit_does_not_walk_through_its_backlog(
     assert not cost.partitions, cost
 
 
-def test_the_places_of_jobs_with_a_limit_are_counted_without_their_backlogs(connection: Connection) -> None:
+def test_what_is_under_way_of_jobs_with_a_limit_is_counted_without_their_backlogs(
+    connection: Connection,
+) -> None:
     """Also before the next ANALYZE tells that they are many."""
     with connection.transaction(force_rollback=True):
         found = connection.execute("SELECT id FROM beatkeeper_job LIMIT 60").fetchall()
@@ -211,7 +270,7 @@ def _backlog_of_one_job(connection: Connection, count: int, reason: str = "concu
     return job
 
 
-def _places(connection: Connection, count: int) -> list[str]:
+def _ctids(connection: Connection, count: int) -> list[str]:
     rows = connection.execute(
         "SELECT ctid::text FROM beatkeeper_live_run WHERE state = 'ready' ORDER BY id LIMIT %s", [count]
     )

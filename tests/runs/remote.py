@@ -55,6 +55,8 @@ class RemoteLedgers:
 
     def claim(self, wanted: Wanted, again: bool = False) -> list[Claim]:
         lane = wanted.lane
+        if not lane.pool_id:
+            return self._of_node(wanted.incarnation).claim(wanted, again)
         _came_with_a_key(wanted.incarnation, lane.pool_id, lane.tenant_id)
         return self.of(lane.pool_id, lane.tenant_id).claim(wanted, again)
 

@@ -1,5 +1,7 @@
 """Attacks promise 6 and the limits: what may be claimed now, in which order, and why the rest may not."""
 
+import itertools
+from collections import deque
 from datetime import timedelta
 from typing import Any
 from unittest.mock import patch
@@ -8,9 +10,12 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 from django.conf import LazySettings
+from django.db.models import F
 
 from jobs.models import Effect, Job, JobStatus, Pool, Stop, StopKind, Tenant
+from runs import dispatch as dispatch_module
 from runs.dispatch import Dispatched, PoolMemory, dispatch_pool
+from runs.lanes import LaneMemories, LaneMemory, Seen
 from runs.models import JobGate, Lane, LiveRun, NodeState, WorkerNode
 from runs.rescue import RescueMemory, rescue_once
 from runs.states import LiveState, Trigger
@@ -24,6 +29,7 @@ from tests.factories import (
     make_tenant,
     make_worker,
     now,
+    used,
 )
 
 Session = psycopg.Connection[Any]
@@ -40,8 +46,9 @@ def dispatch(session: Session, pool: Pool, memory: PoolMemory | None = None, **o
 
 def make_ready(job: Job, count: int) -> list[LiveRun]:
     """In rank order."""
-    start = now() - timedelta(seconds=1)
-    return [make_run(job, planned_at=start + timedelta(milliseconds=number)) for number in range(count)]
+    instants = (now() - timedelta(seconds=1) + timedelta(milliseconds=number) for number in itertools.count())
+    unused = itertools.islice((instant for instant in instants if instant not in used), count)
+    return [make_run(job, planned_at=instant) for instant in list(unused)]
 
 
 def claim(run: LiveRun, worker: WorkerNode) -> None:
@@ -76,6 +83,33 @@ def test_a_ready_run_is_marked_and_gets_a_permit_for_its_lane(session: Session, 
     assert permit.lane == f"{pool.pk}:{run.tenant_id}"
     assert permit.queue.endswith(".default.acme.v2")
     assert permit.queue in done.queues
+
+
+def test_of_short_runs_a_place_holds_many_and_has_one_permit(session: Session, pool: Pool) -> None:
+    make_worker(pool, slots=2)
+    job = make_job(pool=pool)
+    make_ready(job, 40)
+    seen = Seen(now().timestamp(), ended=20, freed=0, slot_seconds=0.25)
+    lanes = LaneMemories({job.tenant_id: LaneMemory(0.0, seen=deque([seen]))})
+    done = dispatch(session, pool, PoolMemory(lanes))
+    assert (done.queued, len(done.permits)) == (2 * 8, 2)
+
+
+def test_what_a_lane_above_its_share_has_queued_goes_back_while_others_wait(
+    session: Session, pool: Pool
+) -> None:
+    worker = make_worker(pool, slots=4)
+    long, other = make_job(pool=pool), make_job(pool=pool)
+    for _ in range(4):
+        make_run(long, LiveState.RUNNING, worker=worker)
+    queued = [make_run(long, LiveState.QUEUED) for _ in range(6)]
+    assert dispatch(session, pool).queued == 0
+    assert LiveRun.objects.filter(state=LiveState.QUEUED, tenant_id=long.tenant_id).count() == 6
+    waiting = make_ready(other, 3)
+    dispatch(session, pool)
+    left = LiveRun.objects.filter(state=LiveState.READY).values_list("tenant_id", flat=True)
+    assert list(left).count(long.tenant_id) == len(queued)
+    assert LiveRun.objects.filter(pk__in=[run.pk for run in waiting], state=LiveState.QUEUED).exists()
 
 
 def test_permits_carry_the_aged_priority(session: Session, pool: Pool) -> None:
@@ -268,6 +302,21 @@ def test_a_tenants_limit_counts_queued_and_running(session: Session, pool: Pool)
     assert reason(pool, tenant) == "limit of running runs"
 
 
+def test_what_is_recalled_costs_nothing_of_the_rate(session: Session, pool: Pool) -> None:
+    worker = make_worker(pool, slots=2)
+    long = make_job(make_tenant(rate_limit=4.0), pool)
+    for _ in range(2):
+        make_run(long, LiveState.RUNNING, worker=worker)
+    make_lane(long)
+    at = now()
+    Lane.objects.update(tokens=1.0, tokens_at=at)
+    for _ in range(2):
+        make_run(long, LiveState.QUEUED)
+    make_ready(make_job(pool=pool), 1)
+    dispatch(session, pool, at=at)
+    assert Lane.objects.get(tenant=long.tenant).tokens == 3.0
+
+
 def test_a_rate_limit_is_a_bucket_on_the_lane(session: Session, pool: Pool) -> None:
     make_worker(pool, slots=50)
     tenant = make_tenant(rate_limit=2.0)
@@ -330,6 +379,37 @@ class TestDailyQuota:
         assert dispatch(session, pool).queued == 2
         assert Lane.objects.get(tenant=tenant).day_count == 2
         assert dispatch(session, pool).queued == 0
+
+    @pytest.mark.parametrize("own_slots", [0, 8])
+    @pytest.mark.parametrize("returned", [0, 150])
+    def test_what_is_recalled_and_goes_again_is_counted_once(
+        self, session: Session, pool: Pool, own_slots: int, returned: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Also where more came back before, as from a pause, than a pass takes back from the count."""
+        ours, theirs = make_job(make_tenant(daily_quota=1000), pool), make_job(pool=pool)
+        shared = make_worker(pool, slots=10)
+        if own_slots:
+            make_worker(pool, slots=own_slots, tenant=ours.tenant)
+        memory = PoolMemory()
+        make_ready(ours, 30)
+        dispatch(session, pool, memory)
+        for run in LiveRun.objects.filter(state=LiveState.QUEUED).order_by("rank")[:7]:
+            claim(run, shared)
+        before = states(ours).count("queued")
+        make_run(theirs)
+        came_back = [
+            make_run(ours, planned_at=now() - nth * timedelta(minutes=1), queued_at=now(), rank=2**60).pk
+            for nth in range(60, 60 + returned)
+        ]
+        Lane.objects.filter(tenant=ours.tenant).update(day_count=F("day_count") + returned)
+        monkeypatch.setattr(dispatch_module, "MOST_IN_A_PASS", 50)
+        dispatch(session, pool, memory, at=now() + timedelta(seconds=2))
+        again = states(ours).count("queued")
+        assert 0 < again < before
+        still = LiveRun.objects.filter(
+            pk__in=came_back, state=LiveState.READY, queued_at__isnull=False
+        ).count()
+        assert Lane.objects.get(tenant=ours.tenant).day_count == 7 + again + still
 
     def test_what_came_back_from_yesterday_is_counted_today(self, session: Session, pool: Pool) -> None:
         make_worker(pool)
@@ -418,6 +498,7 @@ class TestOwnReasons:
 
     def test_a_target_no_living_worker_knows_waits_aside(self, session: Session, pool: Pool) -> None:
         make_worker(pool)
+        Pool.objects.update(exported_tasks=[TASK, "nobody.knows"])
         unknown = make_run(make_job(pool=pool, spec={"target_key": "nobody.knows"}))
         known = make_run(make_job(pool=pool, spec={"target_key": TASK}))
         dispatch(session, pool)

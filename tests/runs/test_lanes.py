@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from runs.lanes import DAILY_QUOTA, MAX_RUNNING, RATE_LIMIT, LaneRow
+from runs.lanes import DAILY_QUOTA, MAX_RUNNING, RATE_LIMIT, LaneMemories, LaneRow
+from runs.shares import LaneLoad
 
 NOON = datetime(2026, 11, 18, 12, tzinfo=timezone.utc)
 TODAY = NOON.date()
@@ -70,8 +71,8 @@ def test_a_count_of_a_day_to_come_is_none_of_today() -> None:
 
 def test_what_came_back_is_not_counted_and_never_less_than_nothing() -> None:
     spent = lane(daily_quota=5, day=TODAY, day_count=5)
-    assert spent.take_back(2, NOON).room(0, NOON) == 2
-    assert spent.take_back(9, NOON).room(0, NOON) == 5
+    assert spent.uncount(2, NOON).room(0, NOON) == 2
+    assert spent.uncount(9, NOON).room(0, NOON) == 5
 
 
 def test_the_bucket_fills_by_the_rate_and_holds_a_second_of_it() -> None:
@@ -99,3 +100,15 @@ def test_over_a_minute_of_any_looks_no_more_than_the_rate_and_one_burst_goes() -
         count = one.room(0, at) or 0
         gone, one = gone + count, one.spend(count, at)
     assert 7 * 59 <= gone <= 7 * 60 + 7
+
+
+def test_a_clock_that_was_set_back_makes_nobody_hungrier() -> None:
+    """Who has nine tenths of the slots would have had least of all, for as long as the clock went back."""
+    lanes, at = LaneMemories(), NOON.timestamp()
+    for look in (0.0, 0.1, -3600.0, -3600.0, -3599.9):
+        loads = {1: LaneLoad(1, running=90), 2: LaneLoad(2, running=10)}
+        if look == -3600.0:
+            loads[1].running -= 1
+        lanes.look(loads, at + look)
+    assert loads[1].served == pytest.approx(18.0) and loads[2].served == pytest.approx(2.0)
+    assert all(seen.at <= at + look for memory in lanes.values() for seen in memory.seen)

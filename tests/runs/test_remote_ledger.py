@@ -20,12 +20,16 @@ from jobs import tenants
 from jobs.models import ApiKey, Job, Pool, Role
 from runs import run_logs
 from runs.models import Attempt, LiveRun, Run, WorkerNode
+from runs.remote_ledger import MOST_TARGETS, MOST_TARGETS_IN_ALL, MOST_WORKERS
 from runs.states import LiveState
 from scheduler_project.sdk import https, wire
 from scheduler_project.sdk.client import BASE
 from scheduler_project.sdk.errors import KeyRefused
 from scheduler_project.sdk.https import HttpsLedger, ledger_url
 from scheduler_project.sdk.ledger import (
+    MOST_HELD,
+    MOST_SLOTS,
+    MOST_STOPPING,
     Beat,
     Claim,
     Ended,
@@ -41,7 +45,17 @@ from scheduler_project.sdk.outcomes import LogPointer, Outcome
 from scheduler_project.sdk.remote_logs import HERE, RemoteLogStore
 from scheduler_project.sdk.runtime import open_ledger
 from tests.api_client import Caller, refusal
-from tests.factories import TASK, make_job, make_key, make_lane, make_pool, make_run, make_tenant, now
+from tests.factories import (
+    TASK,
+    make_job,
+    make_key,
+    make_lane,
+    make_pool,
+    make_run,
+    make_tenant,
+    make_worker,
+    now,
+)
 from tests.live_api import Wire
 from tests.own_ca import OwnCA
 from tests.runs.claims import SUCCESS, succeeded, tell
@@ -373,7 +387,7 @@ def test_a_server_that_asks_for_silence_is_left_alone_for_a_while(
 
 
 def test_what_may_pass_is_unavailable_and_what_stays_so_is_refused(ledger: HttpsLedger) -> None:
-    for status in (408, 429, 500, 502, 503, 504):
+    for status in (408, 429, 500, 502, 503, 504, 522):
         error = ledger._refusal(https.Response(status, "text/html", b"<p>", ""))
         assert isinstance(error, LedgerUnavailable), status
     for status in (301, 400, 404, 409, 413, 415):
@@ -497,6 +511,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("claim", {"wanted": {"known": ["x"] * 5001}}, "wanted.known"),
     ("heartbeat", {"held": "all"}, "held"),
     ("heartbeat", {"skew_ms": True}, "skew_ms"),
+    ("heartbeat", {"skew_ms": 1e300}, "skew_ms"),
+    ("heartbeat", {"skew_ms": -4e11}, "skew_ms"),
     ("heartbeat", {"slots": -1}, "slots"),
     ("heartbeat", {"slots": 2**31 - 1}, "slots"),
     ("heartbeat", {"foreign_busy": -1}, "foreign_busy"),
@@ -545,6 +561,61 @@ def body_of(path: str, team: Team, claim: Claim, change: dict[str, Any]) -> dict
 def test_a_body_beyond_all_measure_is_refused(team: Team, ledger: HttpsLedger) -> None:
     worker = Caller(team.tenant, Role.WORKER, pool=team.pool)
     refusal(worker.post("worker/claim", {"wanted": "x" * 1_100_000}), 413)
+
+
+def test_the_largest_worker_that_may_register_is_heard_with_all_it_may_have(
+    team: Team, ledger: HttpsLedger
+) -> None:
+    ledger.register(replace(team.info, incarnation=uuid4(), slots=MOST_SLOTS))
+    held = [uuid4() for _ in range(MOST_HELD)]
+    full = replace(beat(team.incarnation), slots=MOST_SLOTS, held=held, stopping=held[:MOST_STOPPING])
+    assert ledger.heartbeat(full).known
+    with pytest.raises(LedgerRefused, match=f"{MOST_SLOTS + 1} slots are out of range"):
+        ledger.register(replace(team.info, incarnation=uuid4(), slots=MOST_SLOTS + 1))
+
+
+def crowd(team: Team, count: int, **fields: Any) -> None:
+    for _ in range(count):
+        make_worker(team.pool, **{"tenant": team.tenant, **fields})
+
+
+def asked_to_register(team: Team, **fields: Any) -> Any:
+    info = replace(team.info, **{"incarnation": uuid4(), **fields})
+    return Caller(team.tenant, Role.WORKER, pool=team.pool).post("worker/register", wire.packed(info))
+
+
+def test_workers_of_a_key_are_no_more_than_a_pass_can_look_at(team: Team) -> None:
+    crowd(team, MOST_WORKERS - 1, known_targets=[])
+    assert asked_to_register(team, incarnation=team.incarnation).status_code == 200
+    problem = refusal(asked_to_register(team), 409)
+    assert f"{MOST_WORKERS} workers in the pool {team.pool}" in problem["detail"]
+    assert "more slots" in problem["hint"]
+    assert asked_to_register(team, incarnation=team.incarnation).status_code == 200, "its answer was lost"
+    assert asked_to_register(Team(team.pool)).status_code == 200, "another team's"
+    elsewhere = Caller(team.tenant, Role.WORKER, pool=make_pool())
+    info = replace(team.info, incarnation=uuid4())
+    assert elsewhere.post("worker/register", wire.packed(info)).status_code == 200
+
+
+def test_all_that_workers_of_a_key_know_is_no_more_than_a_pass_can_look_at(team: Team) -> None:
+    crowd(team, MOST_TARGETS_IN_ALL // MOST_TARGETS, known_targets=["x"] * MOST_TARGETS)
+    problem = refusal(asked_to_register(team), 409)
+    assert f"{MOST_TARGETS_IN_ALL + 1} targets" in problem["detail"]
+    assert asked_to_register(team, known_targets=[]).status_code == 200
+
+
+def test_who_died_keeps_nobodys_place_beyond_its_lease(team: Team) -> None:
+    died = {"last_beat_at": now() - timedelta(seconds=31), "known_targets": []}
+    crowd(team, MOST_WORKERS, **died)
+    crowd(team, MOST_WORKERS, known_targets=[], state="left")
+    assert asked_to_register(team).status_code == 200
+
+
+def test_who_died_with_a_long_lease_keeps_no_place_of_those_with_a_short_one(team: Team) -> None:
+    """A worker that crashes every few seconds, with a lease of an hour."""
+    crowd(team, MOST_WORKERS, known_targets=[], lease_seconds=3600)
+    assert "60 s" in refusal(asked_to_register(team, lease=61.0), 409)["hint"]
+    assert asked_to_register(team, lease=60.0).status_code == 200
 
 
 def test_a_field_that_is_not_known_yet_is_left_alone(team: Team, ledger: HttpsLedger) -> None:

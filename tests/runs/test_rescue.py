@@ -13,7 +13,7 @@ from runs.births import rank
 from runs.models import Attempt, JobGate, LiveRun, NodeState, Run, WorkerNode
 from runs.rescue import MASS_LOSS, Rescued, RescueMemory, rescue_once
 from runs.states import LiveState
-from tests.factories import make_job, make_pool, make_run, make_worker, now
+from tests.factories import make_job, make_pool, make_run, make_tenant, make_worker, now
 
 Session = psycopg.Connection[Any]
 SECOND = timedelta(seconds=1)
@@ -215,6 +215,26 @@ class TestBrakes:
         for _ in range(MASS_LOSS):
             silent_worker(make_pool())
         assert rescue(session).lost_nodes == MASS_LOSS
+
+    def test_a_teams_silent_workers_do_not_hold_what_others_have_lost(self, session: Session) -> None:
+        """Registered with a team's key, and never heard of again."""
+        job, team = make_job(), make_tenant()
+        run = running(job, silent_worker(job.pool))
+        for _ in range(MASS_LOSS):
+            silent_worker(job.pool, tenant=team)
+        done = rescue(session)
+        assert (done.held_nodes, done.lost_nodes) == (MASS_LOSS, 1)
+        run.refresh_from_db()
+        assert run.state == LiveState.DELAYED
+
+    def test_a_teams_living_workers_do_not_release_the_brake_of_others(self, session: Session) -> None:
+        job, team = make_job(), make_tenant()
+        for _ in range(MASS_LOSS):
+            running(job, silent_worker(job.pool))
+        for _ in range(20):
+            make_worker(job.pool, tenant=team, lease_seconds=3600)
+        done = rescue(session)
+        assert (done.held_nodes, done.lost_nodes) == (MASS_LOSS, 0)
 
 
 class TestWaking:

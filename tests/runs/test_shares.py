@@ -7,11 +7,12 @@ from random import Random
 import pytest
 
 from runs import shares
-from runs.shares import LaneLoad, reserve
+from runs.dispatch import MOST_IN_A_PASS
+from runs.shares import LaneLoad, reserve, split
 
 
 def share_out(capacity: int, lanes: Iterable[LaneLoad], lanes_of_pool: int) -> dict[int, int]:
-    return shares.share_out(capacity, lanes, lanes_of_pool, reserve(capacity, lanes_of_pool))
+    return shares.share_out(capacity, lanes, lanes_of_pool, reserve(capacity, lanes_of_pool), MOST_IN_A_PASS)
 
 
 def test_one_lane_alone_in_its_pool_may_use_every_slot() -> None:
@@ -77,7 +78,7 @@ def test_in_a_small_pool_a_lane_of_quick_runs_may_take_what_is_kept(slots: int, 
     assert share_out(slots, [LaneLoad(1)], lanes_of_pool=2)[1] < slots
 
 
-def test_no_more_places_are_given_than_a_pass_takes_on() -> None:
+def test_no_more_runs_are_given_than_a_pass_takes_on() -> None:
     lanes = [LaneLoad(tenant, weight=1 + tenant % 3) for tenant in range(30)]
     given = shares.share_out(1_000_000, lanes, 30, kept=0, most=600)
     assert sum(given.values()) == 600
@@ -111,8 +112,8 @@ def test_slot_seconds_follow_the_weights_when_lanes_outnumber_slots(seed: int) -
             LaneLoad(t, weight=w, running=count[t], queued=waiting[t], served=served[t])
             for t, w in weights.items()
         ]
-        for tenant, places in share_out(8, lanes, lanes_of_pool=30).items():
-            queued += [tenant] * places
+        for tenant, runs in share_out(8, lanes, lanes_of_pool=30).items():
+            queued += [tenant] * runs
         while queued and len(running) < 8:
             running.append((clock + chance.uniform(1, 5), queued.pop(0)))
         for tenant in weights:
@@ -139,3 +140,41 @@ def test_of_a_lane_above_its_share_nothing_that_it_frees_is_made_up_for() -> Non
 def test_slots_that_a_quick_lane_will_free_are_not_given_to_the_long_runs_of_another() -> None:
     quick, slow = LaneLoad(1, running=4, turnover=60), LaneLoad(2, running=4, served=-9)
     assert share_out(8, [quick, slow], lanes_of_pool=2) == {1: 60}
+
+
+def test_a_place_holds_as_many_short_runs_as_a_worker_claims_at_once() -> None:
+    short = [LaneLoad(tenant, per_place=16) for tenant in range(10)]
+    assert share_out(8, short, lanes_of_pool=10) == dict.fromkeys(range(10), 16)
+    waiting = [LaneLoad(tenant, queued=16, per_place=16) for tenant in range(10)]
+    assert share_out(8, waiting, lanes_of_pool=10) == {}
+
+
+def test_short_runs_get_as_many_places_as_long_ones() -> None:
+    given = share_out(8, [LaneLoad(1, per_place=16), LaneLoad(2)], lanes_of_pool=2)
+    assert given == {1: 4 * 16, 2: 4}
+
+
+def test_of_a_place_no_more_is_given_than_limits_leave() -> None:
+    assert share_out(8, [LaneLoad(1, per_place=16, most=20)], lanes_of_pool=1) == {1: 20}
+    assert shares.share_out(8, [LaneLoad(1, per_place=16)], 1, kept=0, most=40) == {1: 40}
+
+
+def test_what_a_lane_has_of_its_own_workers_is_no_part_of_its_share() -> None:
+    own, shared = split(LaneLoad(1, running=9, own_running=6, own_slots=10, queued=7, turnover=3.0))
+    assert (own.running, own.queued, own.turnover) == (6, 6, 2.0), "four free, and two that are soon"
+    assert (shared.running, shared.queued, shared.turnover) == (3, 1, 1.0)
+
+
+def test_a_lane_without_workers_of_its_own_is_as_it_was() -> None:
+    load = LaneLoad(1, running=0, queued=7, turnover=3.0)
+    assert split(load)[1] == load
+
+
+def test_what_only_its_own_workers_know_waits_before_their_slots() -> None:
+    own, shared = split(LaneLoad(1, running=1, own_running=1, own_slots=1, queued=5, own_queued=4))
+    assert (own.queued, shared.queued) == (4, 1)
+
+
+def test_of_its_own_workers_that_have_no_slots_left_nothing_is_counted() -> None:
+    own, shared = split(LaneLoad(1, running=5, own_running=5, own_slots=3, queued=2))
+    assert (own.queued, shared.queued, shared.running) == (0, 2, 0)

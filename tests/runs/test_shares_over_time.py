@@ -7,12 +7,15 @@ as likely as the other. Whatever is fair must come from what is queued.
 from collections import Counter
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from math import ceil
 from random import Random
 
 import pytest
 
+from runs.dispatch import MOST_IN_A_PASS
 from runs.lanes import LaneMemories
-from runs.shares import LaneLoad, reserve, share_out
+from runs.shares import LaneLoad, reserve, share_out, to_recall
+from scheduler_project.sdk.batches import BATCH_SECONDS, MOST_AT_ONCE
 
 LOOK = 0.05
 
@@ -25,12 +28,17 @@ class SimulatedPool:
     chance: Random
     # The shortest and the longest run of a tenant, in seconds, or of all.
     lasts: dict[int, tuple[float, float]] = field(default_factory=dict)
+    # Tenants whose runs workers claim together, and what each claim costs its slot.
+    short: frozenset[int] = frozenset()
+    claim_costs: float = 0.0
     clock: float = 1000.0
     step: float = 0.005
     lanes: LaneMemories = field(default_factory=LaneMemories)
     queued: Counter[int] = field(default_factory=Counter)
     running: Counter[int] = field(default_factory=Counter)
-    ends: list[tuple[float, int]] = field(default_factory=list)
+    batched: Counter[int] = field(default_factory=Counter)
+    ended: Counter[int] = field(default_factory=Counter)
+    ends: list[tuple[float, int, int]] = field(default_factory=list)
     had: Counter[int] = field(default_factory=Counter)
     fair: Counter[int] = field(default_factory=Counter)
 
@@ -55,11 +63,18 @@ class SimulatedPool:
         for tenant, weight in self.weights.items():
             ready = self.backlog[tenant] > 0
             if ready or self.queued[tenant] or self.running[tenant]:
-                loads[tenant] = LaneLoad(tenant, weight, self.running[tenant], self.queued[tenant], ready)
+                loads[tenant] = LaneLoad(
+                    tenant, weight, self.running[tenant], self.queued[tenant], ready, self.batched[tenant]
+                )
         self.lanes.look(loads, self.clock)
+        for tenant, count in to_recall(self.slots, loads.values()).items():
+            self.backlog[tenant] += count
+            self.lanes[tenant].occupied -= count
+            self.queued[tenant] = loads[tenant].queued = self.queued[tenant] - count
+            loads[tenant].ready = True
         kept = reserve(self.slots, len(self.weights))
-        places = share_out(self.slots, loads.values(), len(self.weights), kept)
-        for tenant, count in places.items():
+        given = share_out(self.slots, loads.values(), len(self.weights), kept, MOST_IN_A_PASS)
+        for tenant, count in given.items():
             going = min(count, self.backlog[tenant])
             self.backlog[tenant] -= going
             self.queued[tenant] += going
@@ -70,15 +85,33 @@ class SimulatedPool:
         while lanes and len(self.ends) < self.slots:
             place = self.chance.randrange(len(lanes))
             tenant = lanes[place]
-            self.queued[tenant] -= 1
+            count = self._claimed_of(tenant)
+            self.queued[tenant] -= count
             if not self.queued[tenant]:
                 lanes[place] = lanes[-1]
                 lanes.pop()
             self.running[tenant] += 1
-            shortest, longest = self.lasts.get(tenant, (0.001, 5.0))
-            lasts = shortest * (longest / shortest) ** self.chance.random()
-            self._note(tenant, lasts)
-            heappush(self.ends, (self.clock + lasts, tenant))
+            done, lasts = self._carried_out(tenant, count)
+            self.backlog[tenant] += count - done
+            self.batched[tenant] += done - 1
+            self._note(tenant, self.claim_costs + lasts)
+            heappush(self.ends, (self.clock + self.claim_costs + lasts, tenant, done))
+
+    def _claimed_of(self, tenant: int) -> int:
+        if tenant not in self.short:
+            return 1
+        return min(MOST_AT_ONCE, self.queued[tenant], ceil(2 * self.queued.total() / self.slots))
+
+    def _carried_out(self, tenant: int, count: int) -> tuple[int, float]:
+        """So many, in so many seconds. What is behind one that takes long goes back, and they are no longer short."""
+        shortest, longest = self.lasts.get(tenant, (0.001, 5.0))
+        done, lasts = 0, 0.0
+        while done < count and lasts <= BATCH_SECONDS:
+            done += 1
+            lasts += shortest * (longest / shortest) ** self.chance.random()
+        if lasts > BATCH_SECONDS:
+            self.short -= {tenant}
+        return done, lasts
 
     def _note(self, tenant: int, seconds: float) -> None:
         """Slot-seconds go to whoever took them; by right they are of all who had work then, by weight."""
@@ -92,8 +125,10 @@ class SimulatedPool:
 
     def _end_runs(self) -> None:
         while self.ends and self.ends[0][0] <= self.clock:
-            _, tenant = heappop(self.ends)
+            _, tenant, count = heappop(self.ends)
             self.running[tenant] -= 1
+            self.batched[tenant] -= count - 1
+            self.ended[tenant] += count
 
 
 ENDLESS = 10**9
@@ -123,5 +158,40 @@ def test_quick_runs_hold_their_share_beside_slow_ones() -> None:
     weights = {1: 1, 2: 1, 3: 2}
     lasts = {1: (0.001, 0.02), 2: (4.0, 5.0), 3: (0.2, 0.4)}
     pool = SimulatedPool(20, weights, dict.fromkeys(weights, ENDLESS), Random(1), lasts, step=0.001)
+    pool.run(60)
+    assert pool.worst_share() > 0.5
+
+
+def test_many_lanes_of_short_runs_are_claimed_together() -> None:
+    """One by one the claims alone would take the slots, whatever is asked of them: 8 / 0.03 s runs a second."""
+    weights = dict.fromkeys(range(10), 1)
+    lasts = dict.fromkeys(weights, (0.001, 0.002))
+    pool = SimulatedPool(
+        8, weights, dict.fromkeys(weights, ENDLESS), Random(1), lasts, frozenset(weights), 0.03
+    )
+    pool.run(10)
+    assert pool.ended.total() / 10 > 5 * (8 / 0.03)
+    assert pool.worst_share() > 0.8
+
+
+def test_what_is_claimed_together_costs_long_runs_no_share() -> None:
+    weights = {1: 1, 2: 1, 3: 2}
+    lasts = {1: (0.001, 0.002), 2: (2.0, 5.0), 3: (0.2, 0.4)}
+    backlog = dict.fromkeys(weights, ENDLESS)
+    pool = SimulatedPool(8, weights, backlog, Random(1), lasts, frozenset({1}), 0.03)
+    pool.run(60)
+    assert pool.worst_share() > 0.5
+
+
+def test_runs_that_become_long_are_no_longer_handed_over_together() -> None:
+    weights = dict.fromkeys(range(4), 1)
+    lasts = dict.fromkeys(weights, (0.001, 0.002))
+    pool = SimulatedPool(
+        8, weights, dict.fromkeys(weights, ENDLESS), Random(1), lasts, frozenset(weights), 0.03
+    )
+    pool.run(5)
+    lasts[0] = (3.0, 5.0)
+    pool.had.clear()
+    pool.fair.clear()
     pool.run(60)
     assert pool.worst_share() > 0.5

@@ -57,7 +57,7 @@ def test_slices_of_a_scheduler_that_ended_are_taken_over(open_session: Open) -> 
     first, second = (SliceSet(open_session(), JOBS, range(64)) for _ in range(2))
     settle(first, second)
     first.session.close()
-    wait_until(lambda: settle(second) == [64], 5, "the locks of a closed session")
+    wait_until(lambda: settle(second) == [64], 15, "the locks of a closed session")
 
 
 def test_a_share_is_taken_and_given_back_in_one_statement_each(
@@ -98,7 +98,7 @@ def test_an_idle_session_loses_its_slices(open_session: Open) -> None:
     stopped = SliceSet(open_session(seconds=0.5), JOBS, range(64))
     settle(stopped)
     living = SliceSet(open_session(), JOBS, range(64))
-    wait_until(lambda: settle(living) == [64], 5, "the slices of a stopped scheduler")
+    wait_until(lambda: settle(living) == [64], 15, "the slices of a stopped scheduler")
     with pytest.raises(psycopg.OperationalError):
         stopped.balance()
 
@@ -143,6 +143,15 @@ def test_a_wait_for_a_mute_server_can_be_cut_off(open_session: Open) -> None:
 def test_no_statement_and_no_lock_is_waited_for_longer_than_seconds(db: None) -> None:
     with connect(dsn(), "test", 0.2) as connection, pytest.raises(psycopg.errors.QueryCanceled):
         connection.execute("SELECT pg_sleep(30)")
+
+
+def test_what_the_url_sets_is_kept_but_for_what_a_session_needs(db: None) -> None:
+    url = psycopg.conninfo.make_conninfo(dsn(), options="-c search_path=shop -c statement_timeout=0")
+    with connect(url, "test", 4.0) as connection:
+        (told,) = connection.execute(
+            "SELECT current_setting('search_path'), current_setting('statement_timeout')"
+        )
+    assert told == ("shop", "4s")
 
 
 def test_a_direct_connection_is_accepted(db: None) -> None:

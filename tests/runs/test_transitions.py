@@ -21,7 +21,7 @@ from tests.factories import make_finished_run, make_job, make_run, make_worker, 
 Session = psycopg.Connection[Any]
 
 
-def place(session: Session, run: LiveRun) -> str:
+def ctid(session: Session, run: LiveRun) -> str:
     query = "SELECT ctid::text FROM beatkeeper_live_run WHERE id = %s"
     return str(session.execute(query, [run.pk]).fetchall()[0][0])
 
@@ -29,18 +29,18 @@ def place(session: Session, run: LiveRun) -> str:
 def test_only_ready_runs_are_marked_queued(session: Session) -> None:
     job = make_job()
     ready, delayed = make_run(job), make_run(job, LiveState.DELAYED)
-    assert mark_queued(session, [place(session, ready), place(session, delayed)]) == 1
+    assert mark_queued(session, [ctid(session, ready), ctid(session, delayed)]) == 1
     ready.refresh_from_db()
     assert (ready.state, ready.queued_at is None) == (LiveState.QUEUED, False)
-    assert mark_queued(session, [place(session, ready)]) == 0
+    assert mark_queued(session, [ctid(session, ready)]) == 0
     assert mark_queued(session, []) == 0
 
 
 def test_only_ready_runs_are_blocked(session: Session) -> None:
     job = make_job()
     ready, queued = make_run(job), make_run(job, LiveState.QUEUED)
-    places = [place(session, ready), place(session, queued)]
-    assert mark_blocked(session, dict.fromkeys(places, "paused")) == 1
+    ctids = [ctid(session, ready), ctid(session, queued)]
+    assert mark_blocked(session, dict.fromkeys(ctids, "paused")) == 1
     assert mark_blocked(session, {}) == 0
     ready.refresh_from_db()
     assert (ready.state, ready.reason) == (LiveState.BLOCKED, "paused")

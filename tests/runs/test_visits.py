@@ -15,7 +15,7 @@ from jobs.models import Effect, StopKind
 from jobs.stop_rules import StopRow, Stops
 from runs.due_jobs import DueJob
 from runs.gaps import ALL, DOWNTIME, OPEN, SETTLED, TOO_OLD, WORKING, Span
-from runs.visits import Change, Visit, next_clock, settle_missed, visit
+from runs.visits import Change, Visit, next_clock, settle_missed, tell_all, visit
 
 START = datetime(2026, 11, 18, 12, tzinfo=timezone.utc)
 SECOND = timedelta(seconds=1)
@@ -395,3 +395,27 @@ def test_a_whole_gap_is_settled_for_a_reason_of_its_own() -> None:
     found = settle_missed(job, START + 10 * MINUTE, START + 10 * MINUTE, "paused", policy="last")
     assert (found.times, found.catch_up) == (minutes(9), True)
     assert told(found) == [(0, 9, "paused", SETTLED)]
+
+
+def test_what_nobody_can_reckon_is_told_but_for_times_that_have_or_await_an_outcome_of_their_own() -> None:
+    job = make_due_job({"cron": "61 * * * *"})
+    changes = [
+        make_change(START, START + HOUR, id=1),
+        make_change(START + 2 * MINUTE, START - MINUTE, id=2, done=True),
+        make_change(START + 4 * MINUTE, id=3),
+        make_change(START + 5 * MINUTE, START + 7 * MINUTE, id=4),
+        make_change(START - 5 * MINUTE, START + MINUTE, id=5),
+        make_change(START - 6 * MINUTE, START + HOUR, id=6),
+        make_change(START + 20 * MINUTE, START + 8 * MINUTE, id=7),
+        make_change(START + 30 * MINUTE, id=8),
+    ]
+    found = tell_all(job, START + 10 * MINUTE, "unrunnable", changes)
+    assert found.done_changes == [3, 4, 5, 7]
+    assert {span.reason for span in found.spans} == {"unrunnable"} and not found.times
+    millisecond = timedelta(milliseconds=1)
+    assert [(span.from_at, span.to_at) for span in found.spans] == [
+        (START - 5 * MINUTE, START - 5 * MINUTE + millisecond),
+        (START + 20 * MINUTE, START + 20 * MINUTE + millisecond),
+        (START + millisecond, START + 2 * MINUTE),
+        (START + 2 * MINUTE + millisecond, START + 10 * MINUTE),
+    ]

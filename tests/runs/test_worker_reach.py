@@ -10,12 +10,13 @@ import pytest
 from jobs import tenant_secrets
 from jobs.declarations import apply_declarations, declare
 from jobs.models import Declaration, Job, JobStatus, Pool, Role, RunRequest, Tenant
-from jobs.services import create_job
+from jobs.services import create_job, edit_job
 from runs.models import LiveRun
 from runs.states import LiveState
 from scheduler_project.sdk.https import HttpsLedger, ledger_url
 from scheduler_project.sdk.ledger import Lane, Wanted, WorkerInfo, base_token
 from scheduler_project.sdk.outcomes import stated_failure
+from scheduler_project.sdk.plan import Declared, drift_of
 from scheduler_project.sdk.retries import Verdict
 from tests.api_client import Caller, refusal
 from tests.factories import TASK, make_key, make_pool, make_run, make_tenant, now
@@ -121,6 +122,75 @@ def test_it_withdraws_no_job_that_was_moved_to_another_pool(
     worker.post("worker/declarations", {"withdraw": ["settle"]})
     assert Job.objects.get().status == JobStatus.ACTIVE
     assert "of another pool" in Declaration.objects.get().error
+
+
+def test_of_a_job_that_was_moved_to_another_pool_it_sees_no_more_than_that(
+    worker: Caller, tenant: Tenant, elsewhere: Pool
+) -> None:
+    assert declared(worker, spec()) == {"settle": ""}
+    edit_job(Job.objects.get(), {"pool": elsewhere.slug, "target": spec("settle", "not theirs")["target"]})
+    answer = worker.get("worker/declarations")
+    assert "not theirs" not in answer.content.decode() and elsewhere.slug not in answer.content.decode()
+    [difference] = drift_of(Declared.read(answer.json()["results"][0]))
+    assert str(difference) == 'pool: "payments" -> "another pool"'
+    of_admin = Caller(tenant).get("declarations?pool=payments").json()["results"][0]
+    assert of_admin["present"]["target"]["args"] == ["not theirs"]
+
+
+def test_it_hears_of_no_refusals_in_another_pool(
+    worker: Caller, tenant: Tenant, pool: Pool, elsewhere: Pool
+) -> None:
+    declare(tenant, elsewhere, [spec("theirs", "${secret:OTHE}")])
+    declare(tenant, pool, [spec("ours", "${secret:OTHE}")])
+    apply_declarations()
+    answer = worker.post("worker/declaration-errors", {"tenant": "", "names": ["theirs", "ours"]})
+    assert answer.status_code == 200
+    assert list(answer.json()["answer"]) == ["ours"]
+    assert set(Declaration.objects.exclude(error="").values_list("name", flat=True)) == {"theirs", "ours"}
+
+
+def test_it_cancels_no_job_of_its_request_that_was_moved_to_another_pool(
+    worker: Caller, tenant: Tenant, elsewhere: Pool
+) -> None:
+    later = (now() + timedelta(hours=1)).isoformat()
+    asked = worker.post("worker/run-requests", {"key": "k", "spec": spec("once"), "at": later})
+    cancel = f"run-requests/{asked.json()['id']}/cancel"
+    edit_job(Job.objects.get(), {"pool": elsewhere.slug})
+    problem = refusal(worker.post(f"worker/{cancel}"), 409)
+    assert "of another pool" in problem["detail"] and "administrator's key" in problem["hint"]
+    assert Job.objects.get().status == JobStatus.ACTIVE
+    assert Caller(tenant).post(cancel).status_code == 200
+    assert Job.objects.get().status == JobStatus.CANCELLED
+
+
+def test_it_cancels_its_run_of_a_job_that_was_moved_to_another_pool(
+    worker: Caller, tenant: Tenant, pool: Pool, elsewhere: Pool
+) -> None:
+    job = made(tenant, pool)
+    asked = worker.post("worker/run-requests", {"key": "k", "spec": {"name": "settle", "input": {}}})
+    edit_job(job, {"pool": elsewhere.slug})
+    assert worker.post(f"worker/run-requests/{asked.json()['id']}/cancel").json()["state"] == "cancelled"
+    job.refresh_from_db()
+    assert job.status == JobStatus.ACTIVE
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        {"kind": "http", "url": "https://example.com/"},
+        {"kind": "command", "argv": ["id"]},
+    ],
+)
+def test_it_asks_for_runs_of_tasks_alone(
+    worker: Caller, tenant: Tenant, pool: Pool, target: dict[str, Any]
+) -> None:
+    Pool.objects.filter(pk=pool.pk).update(exported_kinds=["http", "command"])
+    create_job(tenant, {"name": "payout", "pool": pool.slug, "schedule": None, "target": target})
+    body = {"key": "k", "spec": {"name": "payout", "input": {}}}
+    problem = refusal(worker.post("worker/run-requests", body), 400, "spec.name")
+    assert problem["code"] == "not_for_workers" and target["kind"] in problem["detail"]
+    assert not LiveRun.objects.exists() and not RunRequest.objects.exists()
+    assert Caller(tenant).post("run-requests", {**body, "pool": pool.slug}).status_code == 201
 
 
 @pytest.mark.parametrize(
