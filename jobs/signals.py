@@ -15,6 +15,8 @@ times_missed = Signal()
 times_asked = Signal()
 # What do the workers of this pool know, as far as they run for the tenant? Answer with KnownTargets.  pool, tenant
 known_targets_asked = Signal()
+# Which jobs are held by their breakers? Answer with a query of their ids.
+held_jobs_asked = Signal()
 # A version was written; `spec` is it.  job, spec
 spec_written = Signal()
 # The job goes no further: end what is unfinished of it.  job, now, reason

@@ -6,6 +6,7 @@ A probe that ends without a word on the target (cancelled, or its input was wron
 """
 
 from django.db import connection, transaction
+from django.db.models import QuerySet
 
 from auditlog.actions import Action
 from auditlog.record import record
@@ -27,6 +28,11 @@ class BreakerIsClosed(Conflict):
 
 def breaker_of(job: Job) -> Breaker | None:
     return Breaker.objects.filter(job=job).first()
+
+
+def not_closed() -> QuerySet[Breaker]:
+    """Those that hold the runs of their jobs, or let one of them try."""
+    return Breaker.objects.exclude(state=BreakerState.CLOSED)
 
 
 @transaction.atomic

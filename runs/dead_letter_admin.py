@@ -5,7 +5,7 @@ from uuid import UUID
 
 from django.contrib import admin, messages
 from django.db.models import QuerySet
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
@@ -45,7 +45,7 @@ from runs.dead_letter_dialogs import (
 )
 from runs.dead_letters import MOST_DISMISSED, Redriven
 from runs.models import DeadLetter, Redrive, Run
-from runs.run_lists import as_uuid
+from runs.run_lists import go_to_run
 
 GROUP_COLUMNS = ("shown_error", "shown_count", "shown_jobs", "seen", "tenant", "what_to_do")
 LETTER_COLUMNS = ("died", "shown_job", "said", "what_to_do")
@@ -103,10 +103,7 @@ class DeadLetterAdmin(LookOnly):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
-        identity = as_uuid(object_id)
-        if identity is None:
-            raise Http404
-        return HttpResponseRedirect(page_of(Run(pk=identity)))
+        return go_to_run(object_id)
 
     # A group.
 

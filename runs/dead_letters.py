@@ -124,7 +124,11 @@ def redrive(
             refusals[identity] = refusal
         else:
             _decide(letter, Decision.REDRIVEN, now, reason, runs[identity].pk, of)
-    return Redriven(runs, {identity: refusals[identity] for identity in ids if identity in refusals})
+    refused_ids = [identity for identity in ids if identity in refusals]
+    if of is not None and refused_ids:
+        # They stay open; the mark says that this redrive has tried.
+        DeadLetter.objects.filter(pk__in=refused_ids, decision=Decision.OPEN).update(redrive=of)
+    return Redriven(runs, {identity: refusals[identity] for identity in refused_ids})
 
 
 @transaction.atomic

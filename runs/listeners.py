@@ -2,15 +2,17 @@
 
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from django.db import connection
+from django.db.models import QuerySet
 from django.dispatch import receiver
 
 from jobs import signals
 from jobs.known_targets import KnownTargets
 from jobs.models import Job, JobVersion, Overlap, Pool, Tenant
 from jobs.planned_times import TakenInstant
-from runs import catch_up, catch_up_pace
+from runs import breakers, catch_up, catch_up_pace
 from runs.known_targets import known_targets
 from runs.models import Breaker, JobGate, LiveRun, MissedSpan, Run
 from runs.overlap import GATED
@@ -43,6 +45,11 @@ def answer_missed_instant(job: Job, at: datetime, **_: Any) -> datetime | None:
 @receiver(signals.known_targets_asked)
 def answer_known_targets(pool: Pool, tenant: Tenant | None, **_: Any) -> KnownTargets:
     return known_targets(pool, tenant)
+
+
+@receiver(signals.held_jobs_asked)
+def answer_held_jobs(**_: Any) -> QuerySet[Breaker, UUID]:
+    return breakers.not_closed().values_list("job_id", flat=True)
 
 
 @receiver(signals.spec_written)

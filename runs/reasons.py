@@ -8,7 +8,7 @@ from runs.visits import FLEXIBLE
 
 IN_WORDS = {
     transitions.OVERLAP: "waits until the earlier planned run of its job has ended",
-    transitions.CONCURRENCY: "waits for a place: as many runs of its job as may run at once are under way",
+    transitions.CONCURRENCY: "waits until fewer runs of its job are under way",
     transitions.BREAKER: "held by the job's breaker: its runs failed in a row, and one will try first",
     transitions.RETRY_BUDGET: "waits until the tenant may have its next retry",
     transitions.PAUSED: "held by a pause",

@@ -5,6 +5,7 @@ scheduler that is killed leaves nothing half done, and two that believe to be at
 """
 
 import logging
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -24,7 +25,7 @@ from jobs.refusals import Conflict, Missing
 from runs import dead_letters
 from runs.dead_letters import MOST_AT_ONCE, SQL
 from runs.models import DeadLetter, Decision, Redrive, RedriveState
-from runs.queries import Connection, rows
+from scheduler_project.sdk.ids import EPOCH
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +34,11 @@ FASTEST = 6000
 BURST_SECONDS = 5
 MOST_REDRIVES = 20
 LONGEST_WAIT = "200ms"
+LOOK_AGAIN_SECONDS = 1
+# For transactions that may leave letters which had died by the request.
+LONGEST_LATE = timedelta(minutes=10)
 NOWHERE = UUID(int=0)
+FRONT = (EPOCH, NOWHERE)
 
 
 class RedriveUnderWay(Conflict):
@@ -105,10 +110,6 @@ def stop(redrive: Redrive, reason: str = "") -> Redrive:
     return locked
 
 
-def due(session: Connection) -> bool:
-    return bool(rows(session, "redrives_are_due")[0][0])
-
-
 def work_off() -> int:
     """A step of each redrive that is due. Returns how many runs it made."""
     now = database_now()
@@ -139,11 +140,19 @@ def step(identity: UUID) -> int:
     now = database_now()
     if redrive is None or redrive.next_at > now:
         return 0
-    pace = paced(redrive.next_at, now, redrive.per_minute)
-    letters = _next_letters(redrive, pace.number)
-    if not letters:
+    going = allowed(redrive.next_at, now, redrive.per_minute)
+    letters, more_may_come = _letters_still_to_come(redrive, going.number, now)
+    if letters:
+        return _run_again(redrive, letters, going.next_at)
+    if more_may_come:
+        redrive.next_at = now + timedelta(seconds=LOOK_AGAIN_SECONDS)
+        redrive.save(update_fields=["next_at"])
+    else:
         _end(redrive, RedriveState.DONE, now)
-        return 0
+    return 0
+
+
+def _run_again(redrive: Redrive, letters: Sequence[tuple[UUID, datetime]], next_at: datetime) -> int:
     done = dead_letters.redrive(
         redrive.tenant, [run for run, _ in letters], redrive.input, reason=redrive.reason, of=redrive
     )
@@ -152,30 +161,56 @@ def step(identity: UUID) -> int:
     if done.refused:
         redrive.last_refusal = str(next(reversed(done.refused.values())))
     redrive.cursor, redrive.cursor_at = letters[-1]
-    redrive.next_at = pace.next_at
+    redrive.next_at = next_at
     redrive.save(update_fields=["made", "refused", "last_refusal", "cursor", "cursor_at", "next_at"])
     return len(done.runs)
 
 
-class Pace(NamedTuple):
+class Allowed(NamedTuple):
     number: int
     next_at: datetime
 
 
-def paced(next_at: datetime, now: datetime, per_minute: int) -> Pace:
+def allowed(next_at: datetime, now: datetime, per_minute: int) -> Allowed:
     """How many may go by now, and when the next one may."""
     interval = timedelta(minutes=1) / per_minute
     since = max(next_at, now - timedelta(seconds=BURST_SECONDS))
     count = min(MOST_AT_ONCE, 1 + (now - since) // interval)
-    return Pace(count, since + count * interval)
+    return Allowed(count, since + count * interval)
 
 
-def _next_letters(redrive: Redrive, most: int) -> list[tuple[UUID, datetime]]:
+def _letters_still_to_come(
+    redrive: Redrive, most: int, now: datetime
+) -> tuple[list[tuple[UUID, datetime]], bool]:
+    """The next ones; and where there are none, whether some may still come."""
+    if letters := _letters_after(redrive, _come_to(redrive), most):
+        return letters, True
+    # Asked before the last look, which then sees all that they have left: from the front, because who died earlier may
+    # have been committed later. The row itself stays where it has come to.
+    more_may_come = _others_are_dying(redrive, now)
+    return _letters_after(redrive, FRONT, most), more_may_come
+
+
+def _others_are_dying(redrive: Redrive, now: datetime) -> bool:
+    """Runs whose death is older than the request, and whose letters are not committed: they come behind the cursor."""
+    if now > redrive.created_at + LONGEST_LATE:
+        return False
+    with connection.cursor() as cursor:
+        cursor.execute(SQL["others_are_dying"], {"until": redrive.created_at})
+        return bool(cursor.fetchone()[0])
+
+
+def _come_to(redrive: Redrive) -> tuple[datetime, UUID]:
+    return redrive.cursor_at or EPOCH, redrive.cursor or NOWHERE
+
+
+def _letters_after(redrive: Redrive, after: tuple[datetime, UUID], most: int) -> list[tuple[UUID, datetime]]:
     values: dict[str, Any] = {
+        "redrive": redrive.pk,
         "tenant": redrive.tenant_id,
         "fingerprint": redrive.fingerprint,
-        "cursor_at": redrive.cursor_at or datetime.min.replace(year=1970, tzinfo=redrive.created_at.tzinfo),
-        "cursor": redrive.cursor or NOWHERE,
+        "cursor_at": after[0],
+        "cursor": after[1],
         "until": redrive.created_at,
         "most": most,
     }
@@ -193,7 +228,7 @@ def left(redrive: Redrive) -> int:
     """What it has still to come to, up to a bound."""
     if redrive.state != RedriveState.WORKING:
         return 0
-    return len(_next_letters(redrive, dead_letters.MOST_COUNTED))
+    return len(_letters_after(redrive, _come_to(redrive), dead_letters.MOST_COUNTED))
 
 
 def facts(redrive: Redrive) -> Json:

@@ -5,7 +5,7 @@ minute and holds BURST_SECONDS' worth of it, so no minute has more than the budg
 is locked by whoever takes from it: however many processes promote, one decides at a time.
 """
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from runs.queries import Connection, change, rows
@@ -24,6 +24,10 @@ class Budget(NamedTuple):
         seconds = max(0.0, (now - self.tokens_at).total_seconds())
         return min(most_at_once(self.per_minute), self.tokens + seconds * self.per_minute / 60)
 
+    def is_from_the_future(self, now: datetime) -> bool:
+        """The clock went back by more than lies between the looks of two deciders: the bucket fills from now on."""
+        return self.tokens_at - now > timedelta(seconds=BURST_SECONDS)
+
 
 def most_at_once(per_minute: int) -> float:
     return max(1.0, per_minute * BURST_SECONDS / 60)
@@ -41,7 +45,9 @@ def let_retries_go(connection: Connection, now: datetime, most: int) -> int:
         allowed = {tenant: min(most, int(left)) for tenant, left in tokens.items() if left >= 1}
         free = [tenant for (tenant,) in rows(connection, "unbudgeted", {"tenants": waiting})]
         went = _release(connection, {**allowed, **dict.fromkeys(free, most)})
-        _write(connection, {tenant: tokens[tenant] - went.get(tenant, 0) for tenant in allowed}, now)
+        begun_anew = {budget.tenant_id for budget in budgets if budget.is_from_the_future(now)}
+        changed = allowed.keys() | begun_anew
+        _write(connection, {tenant: tokens[tenant] - went.get(tenant, 0) for tenant in changed}, now)
     return sum(went.values())
 
 
@@ -53,7 +59,7 @@ def _release(connection: Connection, counts: dict[int, int]) -> dict[int, int]:
 
 
 def _write(connection: Connection, tokens: dict[int, float], now: datetime) -> None:
-    """Only of those who took some: the others' buckets fill by the time alone."""
+    """Of those who took some or begin anew: the others' buckets fill by the time alone."""
     if tokens:
         values = {"tenants": list(tokens), "tokens": list(tokens.values()), "now": now}
         change(connection, "spend_budgets", values)

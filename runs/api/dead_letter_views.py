@@ -55,7 +55,9 @@ class DeadGroup(APIView):
         asked = request.query_params.get("decision", "open")
         if asked not in DECISIONS:
             raise refused("decision", f"{shown(asked)} is not a decision", listed(DECISIONS, "one of"))
-        letters = DeadLetter.objects.filter(tenant=tenant_of(request), fingerprint=fingerprint)
+        letters = DeadLetter.objects.filter(
+            tenant=tenant_of(request), fingerprint=read_fingerprint(fingerprint)
+        )
         if job := request.query_params.get("job"):
             letters = letters.filter(job_id=read_id(job))
         return letters.filter(decision=DECISIONS[asked])
@@ -99,7 +101,9 @@ class RedriveGroup(APIView):
 
         def act() -> Answer:
             tenant = tenant_of(request)
-            redrive = redrives.start(tenant, fingerprint, pace, given.get("input"), given["reason"])
+            redrive = redrives.start(
+                tenant, read_fingerprint(fingerprint), pace, given.get("input"), given["reason"]
+            )
             return Answer(201, redrive_json(redrive))
 
         return answer_once(request, act)
@@ -112,7 +116,8 @@ class DismissGroup(APIView):
     def post(self, request: Request, fingerprint: str) -> Response:
         given = expect_object(request.data, "")
         refuse_unknown(given, ("note",), "")
-        count = dead_letters.dismiss_group(tenant_of(request), fingerprint, read_note(given))
+        group, note = read_fingerprint(fingerprint), read_note(given)
+        count = dead_letters.dismiss_group(tenant_of(request), group, note)
         return Response({"dismissed": count, "more": count >= MOST_DISMISSED, "refused": []})
 
 
@@ -146,6 +151,13 @@ def find_redrive(request: Request, redrive_id: str) -> Redrive:
     if found is None:
         raise Missing(f"there is no redrive {redrive_id[:60]}")
     return found
+
+
+def read_fingerprint(text: str) -> str:
+    """No group has one that the database could not keep, and it refuses to look for it."""
+    if "\x00" in text:
+        raise Missing(f"there is no group {text[:40]!r}", hint="fingerprints are in the list of dead letters")
+    return text
 
 
 def read_ids(given: object) -> list[UUID]:

@@ -41,6 +41,8 @@ class Breaker(models.Model):
                 condition=~Q(state="half_open") | Q(probe__isnull=False), name="breaker_half_open_has_probe"
             ),
         ]
+        # Which jobs are held: a few of very many.
+        indexes = [models.Index(fields=["job"], condition=~Q(state="closed"), name="breaker_not_closed_idx")]
 
     def __str__(self) -> str:
         return f"{self.state}, {self.failures} of {self.limit}"

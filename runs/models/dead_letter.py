@@ -85,6 +85,7 @@ class DeadLetter(models.Model):
     decided_by = models.CharField(max_length=200, blank=True, db_default="")
     note = models.TextField(blank=True, db_default="")
     redriven_as = models.UUIDField(null=True)
+    # That ran it again; of an open letter, the last one that could not.
     redrive = models.ForeignKey(
         Redrive, models.SET_NULL, null=True, related_name="letters", db_constraint=False, db_index=False
     )

@@ -67,11 +67,24 @@ ORDER BY latest.died_at DESC, grouped.fingerprint;
 
 -- name: letters_after
 -- Of a group that is redriven the next letters, oldest death first, from where it has come to; what died later is not
--- of this redrive, or what it runs again and dies again would go round for ever.
+-- of this redrive, or what it runs again and dies again would go round for ever. What it could not run is marked.
 SELECT letter.run_id, letter.died_at FROM beatkeeper_dead_letter letter
 WHERE letter.decision = '' AND letter.tenant_id = %(tenant)s AND letter.fingerprint = %(fingerprint)s
   AND (letter.died_at, letter.run_id) > (%(cursor_at)s, %(cursor)s::uuid) AND letter.died_at <= %(until)s
+  AND letter.redrive_id IS DISTINCT FROM %(redrive)s
 ORDER BY letter.died_at, letter.run_id LIMIT %(most)s;
+
+-- name: others_are_dying
+-- Whether a transaction that began before the request may still leave a letter: whoever ends runs has this lock.
+SELECT EXISTS (
+    SELECT FROM pg_locks lock
+    LEFT JOIN pg_stat_activity backend USING (pid)
+    WHERE lock.locktype = 'relation' AND lock.relation = 'beatkeeper_run'::regclass AND lock.mode = 'RowExclusiveLock'
+      AND lock.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+      AND lock.pid <> pg_backend_pid()
+      -- Of another database user it is not shown.
+      AND coalesce(backend.xact_start, '-infinity') <= %(until)s
+);
 
 -- name: dismiss_group
 -- Of a group so many, oldest death first; whom somebody else decides of at this moment is left to them.
@@ -83,7 +96,7 @@ WITH chosen AS MATERIALIZED (
     FOR UPDATE SKIP LOCKED
 )
 UPDATE beatkeeper_dead_letter letter
-SET decision = 'dismissed', decided_at = %(now)s, decided_by = %(by)s, note = %(note)s
+SET decision = 'dismissed', decided_at = %(now)s, decided_by = %(by)s, note = %(note)s, redrive_id = NULL
 FROM chosen WHERE letter.run_id = chosen.run_id AND letter.decision = ''
 RETURNING letter.run_id;
 

@@ -4,19 +4,19 @@ from contextlib import ExitStack
 from datetime import timedelta
 
 import pytest
-from django.db import connection as django_connection
 
 from jobs.models import Job
 from runs import breakers, sweep
 from runs.dispatch import dispatch_pool
 from runs.models import Breaker, BreakerState, LiveRun
 from runs.states import LiveState
-from scheduler_project.sdk.ledger import Claim
-from scheduler_project.sdk.postgres import SQL, PostgresLedger
+from scheduler_project.sdk.ledger import Claim, Ledger
+from scheduler_project.sdk.postgres import SQL
 from scheduler_project.sdk.retries import Verdict
 from tests.concurrency.staging import Session, meanwhile, second_connection, wait_until_somebody_waits_for
 from tests.factories import make_job, make_run, make_worker, now
-from tests.runs.claims import DEAD, SUCCESS, claim_next, failed, ledger, succeeded, tell
+from tests.runs.claims import DEAD, SUCCESS, claim_next, failed, succeeded, tell
+from tests.runs.claims import either_ledger as ledger
 
 __all__ = ["ledger"]
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -29,7 +29,7 @@ def job() -> Job:
     return found
 
 
-def claim_one(ledger: PostgresLedger, job: Job) -> Claim:
+def claim_one(ledger: Ledger, job: Job) -> Claim:
     make_run(job, LiveState.QUEUED)
     claim = claim_next(ledger, job)
     assert claim is not None
@@ -50,14 +50,7 @@ def look(session: Session, job: Job) -> int:
     return sweep.RELEASES["breaker"](session, [job.pk], now(), 100)
 
 
-def closing(job: Job) -> Breaker:
-    try:
-        return breakers.close_breaker(job, "fixed")
-    finally:
-        django_connection.close()
-
-
-def test_two_failures_reported_at_once_are_two(ledger: PostgresLedger, job: Job) -> None:
+def test_two_failures_reported_at_once_are_two(ledger: Ledger, job: Job) -> None:
     """Each would count from none to one, and the breaker stay closed."""
     one, two = claim_one(ledger, job), claim_one(ledger, job)
     with second_connection() as first:
@@ -83,7 +76,7 @@ def test_two_rescuers_send_one_probe(first: Session, second: Session, job: Job) 
 
 
 def test_a_failure_of_the_probe_that_meets_a_person_who_closes_opens_nothing_twice(
-    ledger: PostgresLedger, job: Job
+    ledger: Ledger, job: Job
 ) -> None:
     """Who comes second acts on what the first has left: the person closes what the report has opened again."""
     probe = claim_one(ledger, job)
@@ -93,7 +86,7 @@ def test_a_failure_of_the_probe_that_meets_a_person_who_closes_opens_nothing_twi
     with second_connection() as reporter:
         reporter.execute(SQL["lock_gate"], {"job_id": job.pk})
         reporter.execute(SQL["note_breaker"], {"job_id": job.pk, "run_id": probe.run_id, "failed": True})
-        with meanwhile(lambda: closing(job)) as person:
+        with meanwhile(lambda: breakers.close_breaker(job, "fixed")) as person:
             wait_until_somebody_waits_for(reporter)
             reporter.commit()
             assert person.result(timeout=10).state == BreakerState.CLOSED
@@ -102,7 +95,7 @@ def test_a_failure_of_the_probe_that_meets_a_person_who_closes_opens_nothing_twi
 
 
 def test_a_probe_that_succeeds_while_another_is_chosen_leaves_no_run_behind(
-    ledger: PostgresLedger, first: Session, job: Job
+    ledger: Ledger, first: Session, job: Job
 ) -> None:
     probe = claim_one(ledger, job)
     Breaker.objects.update(state="half_open", failures=2, probe=probe.run_id, opened_at=now())
@@ -120,7 +113,7 @@ def test_a_probe_that_succeeds_while_another_is_chosen_leaves_no_run_behind(
 
 
 def test_a_run_that_is_held_while_the_breaker_closes_goes_with_the_next_look(
-    ledger: PostgresLedger, first: Session, second: Session, job: Job
+    first: Session, second: Session, job: Job
 ) -> None:
     """Dispatch saw it open and holds the run after everything else was let go."""
     opened(job)
@@ -138,7 +131,7 @@ def test_a_run_that_is_held_while_the_breaker_closes_goes_with_the_next_look(
 
 
 def test_a_run_queued_while_the_breaker_opens_is_not_claimed(
-    ledger: PostgresLedger, first: Session, job: Job
+    ledger: Ledger, first: Session, job: Job
 ) -> None:
     """Dispatch saw it closed; the claim looks again."""
     failing = claim_one(ledger, job)

@@ -8,10 +8,10 @@ from django.db import transaction
 
 from jobs.models import Job
 from runs import dead_letters, redrives
-from runs.dead_letters import Redriven
 from runs.models import DeadLetter, Redrive, RedriveState, Run
+from runs.states import LiveState
 from tests.concurrency.staging import meanwhile, second_connection, wait_until_somebody_waits_for
-from tests.factories import make_dead, now, post_job
+from tests.factories import make_dead, make_run, now, post_job
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -25,20 +25,6 @@ def redriven() -> int:
     return Run.objects.filter(trigger="redrive").count()
 
 
-def redrive(job: Job, dead: Run) -> Redriven:
-    try:
-        return dead_letters.redrive(job.tenant, [dead.pk])
-    finally:
-        django_connection.close()
-
-
-def work_off() -> int:
-    try:
-        return redrives.work_off()
-    finally:
-        django_connection.close()
-
-
 def test_of_two_who_redrive_one_run_the_second_is_told_of_the_first(job: Job) -> None:
     dead = make_dead(job)
     with transaction.atomic():
@@ -46,7 +32,7 @@ def test_of_two_who_redrive_one_run_the_second_is_told_of_the_first(job: Job) ->
         with second_connection() as watcher:
             assert watcher.execute("SELECT count(*) AS n FROM beatkeeper_live_run").fetchone() == {"n": 0}
         holder = django_connection.connection
-        with meanwhile(lambda: redrive(job, dead)) as second:
+        with meanwhile(lambda: dead_letters.redrive(job.tenant, [dead.pk])) as second:
             wait_until_somebody_waits_for(holder)
             django_connection.connection.commit()
             done = second.result(timeout=10)
@@ -61,7 +47,7 @@ def test_a_person_dismisses_what_a_redrive_has_in_its_hands(job: Job) -> None:
     with second_connection() as person:
         person.execute("SELECT FROM beatkeeper_dead_letter WHERE run_id = %s FOR UPDATE", [dead.pk])
         person.execute("UPDATE beatkeeper_dead_letter SET decision = 'dismissed', decided_at = now()")
-        with meanwhile(lambda: work_off()) as step:
+        with meanwhile(redrives.work_off) as step:
             step.result(timeout=10)
         group.refresh_from_db()
         assert (group.made, group.refused, group.state) == (0, 0, RedriveState.WORKING), "it comes again"
@@ -77,7 +63,7 @@ def test_two_schedulers_at_one_redrive_take_turns(job: Job) -> None:
     group = redrives.start(job.tenant, "f00d", 6000)
     with transaction.atomic():
         made = redrives.step(group.pk)
-        with meanwhile(work_off) as other:
+        with meanwhile(redrives.work_off) as other:
             assert other.result(timeout=10) == 0, "the row is in the other's hands"
     assert made == redriven() >= 1
     while Redrive.objects.get().state == RedriveState.WORKING:
@@ -92,18 +78,70 @@ def test_a_scheduler_killed_in_the_middle_of_a_step_leaves_nothing_of_it(job: Jo
     group = redrives.start(job.tenant, "f00d", 60)
 
     def killed() -> None:
-        try:
-            with transaction.atomic():
-                assert redrives.step(group.pk) == 1
-                with second_connection() as killer:
-                    pid = django_connection.connection.info.backend_pid
-                    killer.execute("SELECT pg_terminate_backend(%s)", [pid])
-                redrives.step(group.pk)
-        finally:
-            django_connection.close()
+        with transaction.atomic():
+            assert redrives.step(group.pk) == 1
+            with second_connection() as killer:
+                pid = django_connection.connection.info.backend_pid
+                killer.execute("SELECT pg_terminate_backend(%s)", [pid])
+            redrives.step(group.pk)
 
     with meanwhile(killed) as death, pytest.raises(Exception, match="terminat|closed"):
         death.result(timeout=10)
     group.refresh_from_db()
     assert (group.made, redriven(), DeadLetter.objects.get().decision) == (0, 0, "")
     assert redrives.work_off() == 1
+
+
+def test_a_death_that_is_committed_late_is_redriven_too(job: Job) -> None:
+    """It is older than others that were redriven before it could be seen, and than the request."""
+    late, seen = make_run(job, LiveState.RUNNING), make_dead(job, finished_at=now())
+    with second_connection() as reporter:
+        reporter.execute(
+            "UPDATE beatkeeper_run SET state = 'dead', ended_from = 'running', attempts = 1, fingerprint = 'f00d',"
+            " error_class = 'transient', finished_at = %s WHERE id = %s",
+            [now() - timedelta(seconds=5), late.pk],
+        )
+        reporter.execute("DELETE FROM beatkeeper_live_run WHERE id = %s", [late.pk])
+        group = redrives.start(job.tenant, "f00d", 6000)
+        assert [pass_of(group) for _ in range(3)] == [1, 0, 0]
+        group.refresh_from_db()
+        assert group.state == RedriveState.WORKING, "somebody is dying"
+        reporter.commit()
+        assert [pass_of(group) for _ in range(2)] == [1, 0]
+    group.refresh_from_db()
+    assert (group.state, group.made) == (RedriveState.DONE, 2)
+    assert set(Run.objects.filter(trigger="redrive").values_list("retry_of", flat=True)) == {late.pk, seen.pk}
+
+
+def test_what_began_after_the_request_holds_no_redrive_up(job: Job) -> None:
+    make_dead(job, finished_at=now() - timedelta(seconds=1))
+    other = make_run(job, LiveState.RUNNING)
+    group = redrives.start(job.tenant, "f00d", 6000)
+    with second_connection() as reporter:
+        reporter.execute("UPDATE beatkeeper_run SET reason = '' WHERE id = %s", [other.pk])
+        assert [pass_of(group) for _ in range(2)] == [1, 0]
+    group.refresh_from_db()
+    assert group.state == RedriveState.DONE
+
+
+def test_a_transaction_that_never_ends_holds_a_redrive_up_for_minutes_at_most(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_dead(job, finished_at=now() - timedelta(hours=1))
+    other = make_run(job, LiveState.RUNNING)
+    with second_connection() as reporter:
+        reporter.execute("UPDATE beatkeeper_run SET reason = '' WHERE id = %s", [other.pk])
+        group = redrives.start(job.tenant, "f00d", 6000)
+        assert [pass_of(group) for _ in range(2)] == [1, 0]
+        group.refresh_from_db()
+        assert group.state == RedriveState.WORKING
+        monkeypatch.setattr(redrives, "LONGEST_LATE", timedelta())
+        assert pass_of(group) == 0
+    group.refresh_from_db()
+    assert group.state == RedriveState.DONE
+
+
+def pass_of(group: Redrive) -> int:
+    """When its time has come."""
+    Redrive.objects.filter(pk=group.pk).update(next_at=now())
+    return redrives.work_off()

@@ -5,6 +5,8 @@ from typing import Any
 
 import psycopg
 import pytest
+from django.db import connection
+from django.test import Client
 
 from auditlog.models import AuditEntry
 from jobs.models import Job, JobStatus, Role
@@ -14,13 +16,13 @@ from runs.dispatch import dispatch_pool
 from runs.models import Breaker, BreakerState, JobGate, LiveRun, NodeState
 from runs.rescue import RescueMemory, rescue_once
 from runs.states import LiveState, Trigger
-from scheduler_project.sdk.ledger import Claim
+from scheduler_project.sdk.ledger import Claim, Ledger
 from scheduler_project.sdk.outcomes import Outcome, stated_failure
-from scheduler_project.sdk.postgres import PostgresLedger
 from scheduler_project.sdk.retries import Verdict, decide
 from tests.api_client import Caller, refusal
 from tests.factories import make_job, make_pool, make_run, make_tenant, make_worker, now, post_job
-from tests.runs.claims import SUCCESS, claim_next, ledger, succeeded, tell
+from tests.runs.claims import SUCCESS, claim_next, succeeded, tell
+from tests.runs.claims import either_ledger as ledger
 
 __all__ = ["ledger"]
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -35,7 +37,7 @@ def job() -> Job:
     return found
 
 
-def end(ledger: PostgresLedger, job: Job, error_class: str = "transient", run: LiveRun | None = None) -> None:
+def end(ledger: Ledger, job: Job, error_class: str = "transient", run: LiveRun | None = None) -> None:
     """One more run of the job that ends so, for good."""
     if run is None:
         make_run(job, LiveState.QUEUED)
@@ -48,7 +50,7 @@ def failure(error_class: str = "transient") -> Outcome:
     return stated_failure(error_class, "ConnectionError", "no answer", now(), now())
 
 
-def open_breaker(ledger: PostgresLedger, job: Job) -> Breaker:
+def open_breaker(ledger: Ledger, job: Job) -> Breaker:
     for _ in range(3):
         end(ledger, job)
     return breaker(job)
@@ -75,7 +77,7 @@ def held(job: Job) -> int:
     return LiveRun.objects.filter(job=job, state="blocked", reason="breaker").count()
 
 
-def probe_of(session: Session, ledger: PostgresLedger, job: Job) -> Claim:
+def probe_of(session: Session, ledger: Ledger, job: Job) -> Claim:
     """The cool-down is over, a run waits: the sweep makes it the probe, and a worker has it."""
     make_run(job)
     dispatch(session, job)
@@ -89,9 +91,7 @@ def probe_of(session: Session, ledger: PostgresLedger, job: Job) -> Claim:
 
 class TestCounting:
     @pytest.mark.parametrize("error_class", ["transient", "timeout", "worker_lost"])
-    def test_so_many_failures_in_a_row_open_it(
-        self, ledger: PostgresLedger, job: Job, error_class: str
-    ) -> None:
+    def test_so_many_failures_in_a_row_open_it(self, ledger: Ledger, job: Job, error_class: str) -> None:
         for number in (1, 2):
             end(ledger, job, error_class)
             assert (breaker(job).state, breaker(job).failures) == (BreakerState.CLOSED, number)
@@ -103,14 +103,14 @@ class TestCounting:
 
     @pytest.mark.parametrize("error_class", ["permanent", "user", "cancelled"])
     def test_what_is_not_the_targets_fault_counts_neither_way(
-        self, ledger: PostgresLedger, job: Job, error_class: str
+        self, ledger: Ledger, job: Job, error_class: str
     ) -> None:
         end(ledger, job)
         for _ in range(4):
             end(ledger, job, error_class)
         assert (breaker(job).state, breaker(job).failures) == (BreakerState.CLOSED, 1)
 
-    def test_a_success_ends_the_row(self, ledger: PostgresLedger, job: Job) -> None:
+    def test_a_success_ends_the_row(self, ledger: Ledger, job: Job) -> None:
         end(ledger, job)
         end(ledger, job)
         make_run(job, LiveState.QUEUED)
@@ -119,7 +119,7 @@ class TestCounting:
         tell(ledger, claim, succeeded(), SUCCESS)
         assert breaker(job).failures == 0
 
-    def test_attempts_count_so_one_run_may_open_it(self, ledger: PostgresLedger, job: Job) -> None:
+    def test_attempts_count_so_one_run_may_open_it(self, ledger: Ledger, job: Job) -> None:
         run = make_run(job, LiveState.QUEUED)
         for _ in range(3):
             claim = claim_next(ledger, job)
@@ -129,7 +129,7 @@ class TestCounting:
                 LiveRun.objects.filter(pk=run.pk).update(state=state)
         assert breaker(job).state == BreakerState.OPEN
 
-    def test_a_report_told_twice_counts_once(self, ledger: PostgresLedger, job: Job) -> None:
+    def test_a_report_told_twice_counts_once(self, ledger: Ledger, job: Job) -> None:
         make_run(job, LiveState.QUEUED)
         claim = claim_next(ledger, job)
         assert claim is not None
@@ -138,7 +138,7 @@ class TestCounting:
         assert breaker(job).failures == 1
 
     def test_a_failure_of_a_cancelled_run_and_a_give_back_do_not_count(
-        self, ledger: PostgresLedger, job: Job
+        self, ledger: Ledger, job: Job
     ) -> None:
         make_run(job, LiveState.QUEUED)
         claim = claim_next(ledger, job)
@@ -158,16 +158,14 @@ class TestCounting:
         rescue(session)
         assert breaker(job).state == BreakerState.OPEN
 
-    def test_another_job_is_not_touched(self, ledger: PostgresLedger, job: Job) -> None:
+    def test_another_job_is_not_touched(self, ledger: Ledger, job: Job) -> None:
         other = make_job(job.tenant, job.pool, spec={"breaker": {"failures": 3, "cooldown": 300}})
         open_breaker(ledger, job)
         assert breaker(other).state == BreakerState.CLOSED
 
 
 class TestHolding:
-    def test_dispatch_holds_the_runs_of_an_open_one(
-        self, session: Session, ledger: PostgresLedger, job: Job
-    ) -> None:
+    def test_dispatch_holds_the_runs_of_an_open_one(self, session: Session, ledger: Ledger, job: Job) -> None:
         open_breaker(ledger, job)
         make_run(job)
         free = make_run(make_job(job.tenant, job.pool))
@@ -176,7 +174,7 @@ class TestHolding:
         assert (held(job), free.state) == (1, LiveState.QUEUED)
 
     def test_a_claim_hands_back_what_was_queued_before_it_opened(
-        self, session: Session, ledger: PostgresLedger, job: Job
+        self, session: Session, ledger: Ledger, job: Job
     ) -> None:
         open_breaker(ledger, job)
         run = make_run(job, LiveState.QUEUED)
@@ -187,7 +185,7 @@ class TestHolding:
         assert held(job) == 1
 
     def test_nothing_goes_before_the_cool_down_is_over(
-        self, session: Session, ledger: PostgresLedger, job: Job
+        self, session: Session, ledger: Ledger, job: Job
     ) -> None:
         open_breaker(ledger, job)
         make_run(job)
@@ -196,7 +194,7 @@ class TestHolding:
         assert (held(job), breaker(job).state) == (1, BreakerState.OPEN)
 
     def test_what_began_before_it_opened_is_not_heard_any_more(
-        self, session: Session, ledger: PostgresLedger, job: Job
+        self, session: Session, ledger: Ledger, job: Job
     ) -> None:
         for _ in range(2):
             make_run(job, LiveState.QUEUED)
@@ -211,7 +209,7 @@ class TestHolding:
 
 class TestProbing:
     def test_after_the_cool_down_one_run_goes_and_the_others_wait(
-        self, session: Session, ledger: PostgresLedger, job: Job
+        self, session: Session, ledger: Ledger, job: Job
     ) -> None:
         open_breaker(ledger, job)
         first, *_ = [make_run(job, planned_at=now() - timedelta(seconds=60 - n)) for n in range(4)]
@@ -226,9 +224,7 @@ class TestProbing:
         claim = claim_next(ledger, job)
         assert claim is not None and claim.run_id == first.run_id, "no other may be claimed"
 
-    def test_its_success_closes_it_and_all_go(
-        self, session: Session, ledger: PostgresLedger, job: Job
-    ) -> None:
+    def test_its_success_closes_it_and_all_go(self, session: Session, ledger: Ledger, job: Job) -> None:
         open_breaker(ledger, job)
         probe = probe_of(session, ledger, job)
         for _ in range(5):
@@ -241,7 +237,7 @@ class TestProbing:
         assert held(job) == 0
 
     def test_more_than_a_report_lets_go_the_sweep_lets_go(
-        self, session: Session, ledger: PostgresLedger, job: Job, monkeypatch: pytest.MonkeyPatch
+        self, session: Session, ledger: Ledger, job: Job, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("scheduler_project.sdk.postgres.MOST_RELEASED", 2)
         open_breaker(ledger, job)
@@ -255,7 +251,7 @@ class TestProbing:
         assert held(job) == 0
 
     def test_its_failure_opens_it_for_another_cool_down(
-        self, session: Session, ledger: PostgresLedger, job: Job
+        self, session: Session, ledger: Ledger, job: Job
     ) -> None:
         since = open_breaker(ledger, job).opened_at
         probe = probe_of(session, ledger, job)
@@ -266,7 +262,7 @@ class TestProbing:
 
     @pytest.mark.parametrize("how", ["user", "cancelled"])
     def test_a_probe_that_says_nothing_is_followed_by_another(
-        self, session: Session, ledger: PostgresLedger, job: Job, how: str
+        self, session: Session, ledger: Ledger, job: Job, how: str
     ) -> None:
         open_breaker(ledger, job)
         probe = probe_of(session, ledger, job)
@@ -278,7 +274,7 @@ class TestProbing:
         assert breaker(job).probe == second.run_id
 
     def test_a_probe_that_is_paused_lets_another_try(
-        self, session: Session, ledger: PostgresLedger, job: Job
+        self, session: Session, ledger: Ledger, job: Job
     ) -> None:
         """Whoever pauses a failing job and then runs it by hand wants to see whether it works again."""
         open_breaker(ledger, job)
@@ -296,7 +292,7 @@ class TestProbing:
         assert LiveRun.objects.get(pk=by_hand.pk).state == LiveState.READY
 
     def test_a_probe_that_is_given_back_stays_the_probe(
-        self, session: Session, ledger: PostgresLedger, job: Job
+        self, session: Session, ledger: Ledger, job: Job
     ) -> None:
         open_breaker(ledger, job)
         probe = probe_of(session, ledger, job)
@@ -305,9 +301,7 @@ class TestProbing:
         again = claim_next(ledger, job)
         assert again is not None and again.run_id == probe.run_id
 
-    def test_a_probe_whose_worker_is_lost_opens_it(
-        self, session: Session, ledger: PostgresLedger, job: Job
-    ) -> None:
+    def test_a_probe_whose_worker_is_lost_opens_it(self, session: Session, ledger: Ledger, job: Job) -> None:
         open_breaker(ledger, job)
         probe = probe_of(session, ledger, job)
         job.pool.nodes.filter(incarnation=probe.incarnation).update(state=NodeState.LOST)
@@ -325,14 +319,14 @@ class TestSpec:
         edit_job(job, {"breaker": None})
         assert not Breaker.objects.exists() and not JobGate.objects.exists()
 
-    def test_an_edit_of_something_else_leaves_it_open(self, ledger: PostgresLedger) -> None:
+    def test_an_edit_of_something_else_leaves_it_open(self, ledger: Ledger) -> None:
         job = post_job(breaker={"failures": 1})
         make_run(job, LiveState.QUEUED)
         end(ledger, job, run=LiveRun.objects.get())
         edit_job(job, {"timeout": "PT5M"})
         assert breaker(job).state == BreakerState.OPEN
 
-    def test_without_the_breaker_what_it_held_goes(self, session: Session, ledger: PostgresLedger) -> None:
+    def test_without_the_breaker_what_it_held_goes(self, session: Session, ledger: Ledger) -> None:
         job = post_job(breaker={"failures": 1})
         make_worker(job.pool)
         make_run(job, LiveState.QUEUED)
@@ -351,7 +345,7 @@ class TestPeople:
         return Caller(make_tenant(slug="acme"), Role.OPERATOR)
 
     @pytest.fixture
-    def broken(self, session: Session, ledger: PostgresLedger, caller: Caller) -> Job:
+    def broken(self, session: Session, ledger: Ledger, caller: Caller) -> Job:
         job = post_job(caller.tenant, breaker={"failures": 1})
         make_worker(job.pool)
         make_run(job, LiveState.QUEUED)
@@ -396,3 +390,42 @@ class TestPeople:
         found = breaker(broken)
         assert found.state == BreakerState.HALF_OPEN
         assert f"the run {found.probe} tries" in breakers.in_words(found)
+
+
+class TestLists:
+    @pytest.fixture
+    def broken(self, ledger: Ledger, job: Job) -> Job:
+        open_breaker(ledger, job)
+        make_job(job.tenant, job.pool, spec={"breaker": {"failures": 3, "cooldown": 300}})
+        make_job(job.tenant, job.pool)
+        return job
+
+    @pytest.mark.parametrize("state", ["open", "half_open"])
+    def test_the_api_lists_the_jobs_that_breakers_hold(self, broken: Job, state: str) -> None:
+        Breaker.objects.filter(job=broken).update(state=state, probe=broken.pk)
+        caller = Caller(broken.tenant, Role.VIEWER)
+        found = caller.get("jobs?held_by=breaker").json()["results"]
+        assert [one["id"] for one in found] == [str(broken.pk)]
+        assert len(caller.get("jobs").json()["results"]) == 3
+        assert Caller(make_tenant(), Role.VIEWER).get("jobs?held_by=breaker").json()["results"] == []
+        assert "breaker" in refusal(caller.get("jobs?held_by=mood"), 400, "held_by")["hint"]
+
+    def test_so_does_the_admin_and_says_so_in_the_row(self, broken: Job, staff: Client) -> None:
+        every, held = (
+            staff.get("/admin/beatkeeper_jobs/job/", query) for query in ({}, {"held_by": "breaker"})
+        )
+        assert [len(answer.context["cl"].result_list) for answer in (every, held)] == [3, 1]
+        assert (
+            every.content.decode().count("breaker open") == held.content.decode().count("breaker open") == 1
+        )
+        breakers.close_breaker(broken)
+        after = staff.get("/admin/beatkeeper_jobs/job/", {"held_by": "breaker"})
+        assert len(after.context["cl"].result_list) == 0 and "breaker open" not in after.content.decode()
+
+    def test_what_is_closed_is_not_looked_at(self, broken: Job) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SET enable_seqscan = off; SET enable_bitmapscan = off")
+        try:
+            assert "breaker_not_closed_idx" in breakers.not_closed().values("job").explain()
+        finally:
+            connection.close()

@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 from typing import Any
+from unittest.mock import patch
 from uuid import uuid4
 
 import psycopg
@@ -10,12 +11,12 @@ from django.db import IntegrityError, transaction
 
 from auditlog.models import AuditEntry
 from jobs.models import Job, Tenant
-from jobs.refusals import InvalidInput, Missing
+from jobs.refusals import InvalidInput, JobNotRunnable, Missing
 from jobs.services import cancel_job, delete_job
 from runs import dead_letters, redrives, services
 from runs.dead_letters import AlreadyDecided, NotDead
 from runs.models import DeadLetter, LiveRun, NodeState, Redrive, RedriveState, Run
-from runs.redrives import RedriveIsOver, RedriveUnderWay, paced
+from runs.redrives import RedriveIsOver, RedriveUnderWay, allowed
 from runs.rescue import RescueMemory, rescue_once
 from runs.states import LiveState
 from scheduler_project.sdk.postgres import PostgresLedger
@@ -207,7 +208,7 @@ class TestGroupsOnTheirWay:
         self, late: float, per_minute: int, count: int, ahead: float
     ) -> None:
         at = now()
-        found = paced(at - late * SECOND, at, per_minute)
+        found = allowed(at - late * SECOND, at, per_minute)
         assert found.number == count
         assert (found.next_at - at).total_seconds() == pytest.approx(ahead, abs=0.01)
 
@@ -250,6 +251,24 @@ class TestGroupsOnTheirWay:
         assert (redrive.state, redrive.made, redrive.refused) == (RedriveState.DONE, 1, 1)
         assert "deleted" in redrive.last_refusal
 
+    def test_another_redrive_tries_again_what_could_not_go(self, tenant: Tenant, job: Job) -> None:
+        dead = make_dead(job, finished_at=now() - SECOND)
+        with refusing_everything():
+            first = redrives.start(tenant, "f00d", 60)
+            assert [self.pass_of(first) for _ in range(3)] == [0, 0, 0]
+        first.refresh_from_db()
+        assert (first.state, first.made, first.refused) == (RedriveState.DONE, 0, 1)
+        assert self.pass_of(redrives.start(tenant, "f00d", 60)) == 1
+        assert DeadLetter.objects.get(pk=dead.pk).decision == "redriven"
+
+    def test_of_what_it_could_not_run_a_dismissal_says_nothing_of_it(self, tenant: Tenant, job: Job) -> None:
+        make_dead(job, finished_at=now() - SECOND)
+        with refusing_everything():
+            self.pass_of(redrives.start(tenant, "f00d", 60))
+        assert DeadLetter.objects.get().redrive is not None
+        dead_letters.dismiss_group(tenant, "f00d", "known")
+        assert DeadLetter.objects.get().redrive is None
+
     def test_it_can_be_stopped(self, tenant: Tenant, job: Job) -> None:
         for _ in range(3):
             make_dead(job, finished_at=now() - SECOND)
@@ -287,3 +306,7 @@ class TestGroupsOnTheirWay:
         """When its time has come."""
         Redrive.objects.filter(pk=redrive.pk).update(next_at=now())
         return redrives.work_off()
+
+
+def refusing_everything() -> Any:
+    return patch("runs.dead_letters.services.insert_again", side_effect=JobNotRunnable("not now"))

@@ -5,6 +5,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from django.db.models import F
 
 from jobs.models import Job, Role, Tenant
 from runs import services
@@ -98,6 +99,35 @@ def test_a_pass_takes_on_no_more_than_it_should(session: Session) -> None:
     RetryBudget.objects.update(tokens=500)
     LiveRun.objects.update(state="blocked", reason="retry budget", paced=job.tenant_id, wake_at=None)
     assert let_retries_go(session, at, 7) == 7
+
+
+def test_a_clock_that_was_set_back_neither_holds_retries_nor_lets_more_go(session: Session) -> None:
+    job, at = budgeted(60), now()
+    due_retries(job, 100)
+    assert let_go_at(session, at) == 5
+    back = at - timedelta(hours=2)
+    assert let_go_at(session, back) == 0, "the bucket was empty and is"
+    went = [let_go_at(session, back + number * SECOND) for number in range(1, 11)]
+    assert went == [1] * 10, "it fills from now on, and not in two hours"
+    ahead = back + timedelta(hours=5)
+    assert [let_go_at(session, ahead + n * SECOND) for n in range(3)] == [5, 1, 1], (
+        "no more than the bucket holds"
+    )
+
+
+def test_a_look_that_is_a_little_older_than_the_last_gives_nothing_twice(session: Session) -> None:
+    job, at = budgeted(600), now()
+    due_retries(job, 100)
+    assert let_go_at(session, at) == 50
+    looks = [at + SECOND, at, at + SECOND, at, at + SECOND]
+    assert [let_go_at(session, look) for look in looks] == [10, 0, 0, 0, 0]
+
+
+def let_go_at(session: Session, at: datetime) -> int:
+    LiveRun.objects.filter(state="delayed").update(
+        state="blocked", reason="retry budget", paced=F("tenant_id"), wake_at=None
+    )
+    return let_retries_go(session, at, 500)
 
 
 @pytest.mark.parametrize(
