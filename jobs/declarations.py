@@ -2,8 +2,9 @@
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 
 import psycopg
@@ -17,7 +18,7 @@ from jobs.database_clock import database_now
 from jobs.input_checks import Json
 from jobs.locked_job import lock
 from jobs.models import Declaration, Job, JobStatus, Pool, Tenant
-from jobs.refusals import Conflict, Refused
+from jobs.refusals import Conflict, Refused, hinted
 from jobs.services import cancel_job, create_job, delete_job, edit_job
 from jobs.targets import is_reserved
 from scheduler_project.sdk import plan
@@ -65,8 +66,9 @@ def _apply_next(put_off: set[int], only: Q) -> bool:
     declaration = waiting.order_by("declared_at", "id").first()
     if declaration is None:
         return False
+    wish = f"the declaration {declaration.name} of {declaration.tenant.slug}"
     try:
-        declaration.error = _apply(declaration)
+        declaration.error = fulfil(wish, declaration.pool, partial(_apply, declaration))
     except (OperationalError, psycopg.OperationalError) as error:
         put_off.add(declaration.pk)
         logger.warning("the declaration %s is put off: %s", declaration, type(error).__name__)
@@ -147,23 +149,27 @@ def limit_waiting() -> None:
             cursor.execute(f"SET LOCAL {limit} = '{LONGEST_WAIT}'")
 
 
-def _apply(declaration: Declaration) -> str:
-    """Why not, or nothing. A declaration that cannot be applied changes nothing else, and holds nobody up."""
-    with acting_for(declaration.pool):
+def _apply(declaration: Declaration) -> None:
+    if declaration.withdrawn_at is not None:
+        _cancel(declaration)
+    else:
+        export(declaration.tenant, declaration.pool, declaration.spec)
+        _create_or_edit(declaration)
+
+
+def fulfil(wish: str, pool: Pool, act: Callable[[], None]) -> str:
+    """Returns why not, or nothing. What cannot be done for a code base changes nothing, and holds nobody else up."""
+    with acting_for(pool):
         try:
             with transaction.atomic():
-                if declaration.withdrawn_at is not None:
-                    _cancel(declaration)
-                else:
-                    export(declaration.tenant, declaration.pool, declaration.spec)
-                    _create_or_edit(declaration)
+                act()
         except Refused as refused:
-            return str(refused) + (f" ({refused.hint})" if refused.hint else "")
+            return hinted(str(refused), refused.hint)
         except TROUBLES:
             raise
         except Exception as error:
-            logger.exception("the declaration %s of %s fails", declaration.name, declaration.tenant.slug)
-            return f"it cannot be applied: {type(error).__name__}"
+            logger.exception("%s fails", wish)
+            return f"it cannot be carried out: {type(error).__name__}"
     return ""
 
 

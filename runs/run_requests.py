@@ -7,6 +7,7 @@ sees the database only waits for the next pass of a scheduler. Either way its ke
 import json
 import logging
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
@@ -15,8 +16,9 @@ from django.db import OperationalError, connection, transaction
 
 from jobs import instants, worker_reach
 from jobs.database_clock import database_now
-from jobs.declarations import TROUBLES, acting_for, export, limit_waiting
+from jobs.declarations import export, fulfil, limit_waiting
 from jobs.input_checks import Json, expect_object, refuse_unknown, refused, shown
+from jobs.locked_job import lock
 from jobs.models import Job, JobStatus, Pool, RunRequest, Tenant
 from jobs.refusals import KeyReused, Missing, Refused, RunIsFinal
 from jobs.services import cancel_job, create_job
@@ -72,9 +74,12 @@ def ask(tenant: Tenant, pool: Pool, data: object, *, of_key: bool = False) -> tu
 
 
 def cancel(tenant: Tenant, pool: Pool | None, identity: UUID) -> Json:
+    """A pool is given when the key that cancels is for this one alone."""
     with transaction.atomic():
         request = find(tenant, pool, identity, lock=True)
         if request.cancel_requested_at is None:
+            if pool is not None:
+                _check_its_job(request, pool)
             request.cancel_requested_at = database_now()
             carry_out(request)
             request.save()
@@ -125,8 +130,9 @@ def _apply_next(put_off: set[UUID]) -> bool:
     request = waiting.order_by("requested_at", "pk").first()
     if request is None:
         return False
+    wish = f"the request {request.pk} of {request.tenant.slug}"
     try:
-        request.error = _apply(request)
+        request.error = fulfil(wish, request.pool, partial(carry_out, request))
     except (OperationalError, psycopg.OperationalError) as error:
         put_off.add(request.pk)
         logger.warning("the request %s is put off: %s", request.pk, type(error).__name__)
@@ -134,22 +140,6 @@ def _apply_next(put_off: set[UUID]) -> bool:
     request.applied_at = database_now()
     request.save()
     return True
-
-
-def _apply(request: RunRequest) -> str:
-    """Why not, or nothing."""
-    with acting_for(request.pool):
-        try:
-            with transaction.atomic():
-                carry_out(request)
-        except Refused as refusal:
-            return str(refusal) + (f" ({refusal.hint})" if refusal.hint else "")
-        except TROUBLES:
-            raise
-        except Exception as error:
-            logger.exception("the request %s of %s fails", request.pk, request.tenant.slug)
-            return f"it cannot be carried out: {type(error).__name__}"
-    return ""
 
 
 def carry_out(request: RunRequest) -> None:
@@ -203,11 +193,22 @@ def _declared_job(request: RunRequest) -> Job:
 
 
 def _check_reach(request: RunRequest) -> None:
-    given = request.spec.get("input")
     if "input" not in request.spec:
         worker_reach.check(request.pool, request.spec, None)
-    elif names_in(given):
-        worker_reach.check_secrets(given, "spec.input", _declared_job(request).spec.secret_names)
+        return
+    given, present = request.spec.get("input"), _declared_job(request).spec
+    worker_reach.check_kind(present.target["kind"])
+    if names_in(given):
+        worker_reach.check_secrets(given, "spec.input", present.secret_names)
+
+
+def _check_its_job(request: RunRequest, pool: Pool) -> None:
+    """Of a declared job only the run is cancelled; the job that was made for the request may have been moved."""
+    job = request.job
+    if job is None or job.deleted_at is not None or "input" in request.spec:
+        return
+    if lock(job).job.pool_id != pool.pk:
+        raise worker_reach.of_another_pool(job.name)
 
 
 def _one_time_job(request: RunRequest, later: datetime | None) -> tuple[Job, datetime | None]:

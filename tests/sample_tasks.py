@@ -5,19 +5,21 @@ Also the app of real worker processes that tests start: what differs comes from 
 
 import json
 import logging
+import math
 import os
 import random
 import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 from celery import Celery, signals
 
-from scheduler_project.sdk import processes, work
+from scheduler_project.sdk import admission, batches, processes
 from scheduler_project.sdk.app import Beatkeeper
 from scheduler_project.sdk.outcomes import PermanentError
 from scheduler_project.sdk.targets import Attempt
@@ -28,8 +30,13 @@ keeper = Beatkeeper(
     app, pool=os.environ.get("SAMPLE_POOL", "default"), log_store=os.environ.get("LOG_STORE_URL")
 )
 
-work.BATCH_SECONDS = float(os.environ.get("SAMPLE_BATCH_SECONDS", work.BATCH_SECONDS))
+if os.environ.get("SAMPLE_PICKLES"):
+    app.conf.update(accept_content=["pickle"], task_serializer="pickle", result_serializer="pickle")
+
+batches.BATCH_SECONDS = float(os.environ.get("SAMPLE_BATCH_SECONDS", batches.BATCH_SECONDS))
+admission.ACKED_AFTER_SECONDS = float(os.environ.get("SAMPLE_ACKED_AFTER", admission.ACKED_AFTER_SECONDS))
 LONG = 60
+ALIVE_SECONDS = 0.2
 
 
 def note(event: str, **facts: Any) -> None:
@@ -126,14 +133,28 @@ def _others_alive(run: str, attempt: int) -> list[int]:
 
 
 @app.task(name="tests.crowds", bind=True)
-def crowds(self: Any, most: float = 0.05) -> int:
-    """A short body, now and then a longer one. Each run has a file of its own, in which each try leaves its lines."""
+def crowds(self: Any, until: str = "") -> int:
+    """A short body, now and then a longer one, or one that goes on until there is such a file.
+
+    Each run has a file of its own, in which each try leaves its lines.
+    """
     request = self.request
     folder = Path(os.environ["SAMPLE_CROWD"])
     facts = {"pid": os.getpid(), "claim_seq": request.beatkeeper_claim_seq}
     _on_disk(folder / request.id, "start", **facts, born=processes.started(os.getpid()))
     chance = random.Random(f"{request.id}.{facts['claim_seq']}")
-    time.sleep(chance.uniform(1.0, 3.0) if chance.random() < 0.01 else chance.uniform(0.0, most))
+    (most,) = chance.choices([0.05, 3.0, 15.0], weights=[989, 10, 1])
+    end = time.monotonic() + chance.uniform(0.0, most)
+
+    def left() -> float:
+        if until:
+            return 0.0 if Path(until).exists() else math.inf
+        return end - time.monotonic()
+
+    while (rest := left()) > 0:
+        time.sleep(min(ALIVE_SECONDS, rest))
+        if rest > ALIVE_SECONDS:
+            _on_disk(folder / request.id, "alive", **facts)
     _on_disk(folder / request.id, "end", **facts)
     return int(facts["claim_seq"])
 
@@ -169,6 +190,13 @@ def hangs(self: Any) -> None:
             note("shrugged", run=self.request.id, error=type(error).__name__)
 
 
+@app.task(name="tests.computes", bind=True)
+def computes(self: Any) -> int:
+    """Without giving another thread of its process a chance."""
+    note("computes", run=self.request.id)
+    return sum(range(10**15))
+
+
 @app.task(name="tests.exits")
 def exits() -> None:
     sys.exit(3)
@@ -194,6 +222,11 @@ def hoards() -> None:
         bytearray(256 * 2**20)
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+@app.task(name="tests.makes_a_keeper")
+def makes_a_keeper() -> None:
+    Beatkeeper(app)
 
 
 @app.task(name="tests.dies", bind=True)
@@ -234,10 +267,29 @@ def sleeping_group(attempt: Attempt) -> None:
 if os.environ.get("SAMPLE_DECLARES"):
     keeper.job("sample", every=60)(succeeds)
 
+if os.environ.get("SAMPLE_KEPT_TWICE"):
+    Beatkeeper(app)
+
+
+def block() -> None:
+    """Once: in the process that forked, as a lock does that nobody gives back."""
+    hangs = Path(os.environ["SAMPLE_FEED_HANGS"])
+    if hangs.exists():
+        hangs.unlink()
+        note("hung")
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGINT])
+        lock = threading.Lock()
+        lock.acquire()
+        lock.acquire()
+
+
+if os.environ.get("SAMPLE_FEED_HANGS"):
+    os.register_at_fork(after_in_parent=block)
+
 
 @signals.task_received.connect
 def stick(**_: Any) -> None:
     """In the worker's event loop, which does nothing else meanwhile."""
     if os.environ.get("SAMPLE_STICKS"):
-        note("stuck")
+        note("hung")
         time.sleep(LONG)

@@ -21,7 +21,11 @@ COMPONENTS = {
                 "nullable": True,
                 "description": "What the job was when this had been applied.",
             },
-            "present": {**OBJECT, "nullable": True, "description": "What the job is now."},
+            "present": {
+                **OBJECT,
+                "nullable": True,
+                "description": "What the job is now. Of one in another pool a worker's key sees only that it is.",
+            },
             "status": text("The job's."),
             "error": text("Why it was refused."),
             "waiting": {**FLAG, "description": "To be applied by a scheduler."},

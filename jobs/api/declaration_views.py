@@ -13,6 +13,7 @@ from jobs.api.authentication import WorkerPermission, key_of, tenant_of
 from jobs.api.views import refuse_unknown_query, sees_secrets
 from jobs.input_checks import Json, expect_object, refuse_unknown, refused, shown
 from jobs.models import Pool, Role
+from scheduler_project.sdk.plan import Declared
 
 MOST_DECLARED = 1000
 LONGEST_NAME = 120
@@ -77,9 +78,18 @@ def pool_of(request: Request, slug: Any) -> Pool:
 
 
 def _shown(request: Request, pool: Pool) -> Json:
-    found = [vars(one) for one in declarations.declared(tenant_of(request), pool)]
-    sees_all = sees_secrets(request) or key_of(request).pool is not None
-    return {"results": found if sees_all else redact(found)}
+    found = declarations.declared(tenant_of(request), pool)
+    if key_of(request).pool is not None:
+        return {"results": [_to_worker(one) for one in found]}
+    shown = [vars(one) for one in found]
+    return {"results": shown if sees_secrets(request) else redact(shown)}
+
+
+def _to_worker(one: Declared) -> Json:
+    """As its runs have it, unmasked. Of a job that was moved to another pool it is told that, and nothing else."""
+    if one.present is None or one.present["pool"] == one.pool:
+        return vars(one)
+    return {**vars(one), "present": {**(one.applied or {}), "pool": "another pool"}}
 
 
 def _read_specs(value: object) -> list[Json]:

@@ -34,6 +34,17 @@ COMPONENTS = {
 }
 
 
+ASKING = (
+    "`spec` with `name` and `input`: one more run, at once, of a job that is declared in the pool; the role "
+    "operator may do so. `spec` with a whole job: a job of its own that runs once, at `at` or at once; for this a "
+    "key needs the role admin, and a worker's key may ask for Celery tasks without secrets. Done before it is "
+    "answered: 201, and 200 with the same request when the `key` comes again with the same words. 400: `spec`, "
+    "`at` (it has passed, or stands beside an `input`) or `pool` is wrong; 404: no such job is declared in the "
+    "pool; 409: the job is cancelled, or its target may not go there; 422: the `key` was used for another "
+    "request."
+)
+
+
 def _operations(of_worker: str) -> list[Decorator]:
     about = "For a worker's key, in its own pool." if of_worker else ""
     return [
@@ -45,7 +56,7 @@ def _operations(of_worker: str) -> list[Decorator]:
             gives=ref("RunRequest"),
             status=201,
             errors=(400, 404, 409, 422),
-            about=about,
+            about=f"{ASKING} {about}".strip(),
         ),
         operation(
             f"read_run_request{of_worker}",
@@ -60,7 +71,7 @@ def _operations(of_worker: str) -> list[Decorator]:
             "Take a request back",
             tag="run requests",
             gives=ref("RunRequest"),
-            errors=(404,),
+            errors=(404, 409) if of_worker else (404,),
             about="A run that has not begun ends; of one that runs the worker is told. A finished one stays as it is. "
             + about,
         ),

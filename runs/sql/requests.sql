@@ -39,7 +39,7 @@ FROM inserted
 RETURNING id;
 
 -- name: lock_gate_of_job
--- Whoever counts the places of a job with a limit looks after us, or before us, never in between.
+-- Whoever counts the room of a job with a limit looks after us, or before us, never in between.
 SELECT max_running FROM beatkeeper_job_gate WHERE job_id = %(job_id)s FOR UPDATE;
 
 -- name: lock_live_run

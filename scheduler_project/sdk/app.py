@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
 from celery.app.task import Task
@@ -15,7 +15,8 @@ from celery.local import Proxy
 
 from .asked_runs import give_methods, run_at_once, run_once, the_one_of
 from .celery_target import CeleryTarget
-from .declarations import declaration
+from .declarations import declaration, timeout_of_task
+from .declared_task import Declares
 from .https import HttpsLedger
 from .https import ledger_url as remote_ledger_url
 from .link import Asked, Link, RequestedRun
@@ -29,12 +30,13 @@ from .work import Workbench
 if TYPE_CHECKING:
     from celery import Celery
 
-T = TypeVar("T")
+    from .eager_runs import EagerRuns
 
-FEED_AFTER_OF_FED = 0.0
+FEED_AFTER_WITHOUT_PERMITS = 0.0
 # Rescue takes a run back a minute after its time limit; by then the guard must be through with it.
 LONGEST_GRACE = 30.0
-MOST_SLOTS = 1000
+# Of a worker of threads or greenlets; each is a process.
+MOST_FEED_SLOTS = 1000
 # What each time may be. A body that has to end itself, because the guard does not end it, needs a margin of a second.
 RANGES = {
     "DRAIN_SECONDS": (0.0, 3600.0),
@@ -49,7 +51,10 @@ RANGES = {
 
 
 class Beatkeeper:
-    """Makes a Celery app's workers take runs from Beatkeeper. No setting of the app is changed."""
+    """Makes a Celery app's workers take runs from Beatkeeper. No setting of the app is changed.
+
+    An app has one: another takes the place of the one before, with all that was declared there.
+    """
 
     def __init__(
         self,
@@ -88,13 +93,18 @@ class Beatkeeper:
         self._slots = slots
         self._declare_at_start, self._request_seconds = declare_at_start, request_seconds
         self._link: Link | None = None
-        self._declared: list[tuple[Any, dict[str, Any]]] = []
-        self.targets = Targets(app)
+        self._eager: EagerRuns | None = None
+        # A factory that is called twice: the decorators of its modules are not carried out again.
+        earlier: Beatkeeper | None = getattr(app, "_beatkeeper", None)
+        self._declared: list[tuple[Any, dict[str, Any]]] = earlier._declared if earlier else []
+        self.targets: Targets = earlier.targets if earlier else Targets(app)
         self.targets.add("celery", CeleryTarget(app))
         for kind, executor in (executors or {}).items():
             self.targets.add(kind, executor)
-        self.bench: Workbench | None = None
-        register_permit_task(app, self)
+        # A worker that is at work goes on, whoever makes another keeper in it.
+        self.bench: Workbench | None = earlier.bench if earlier else None
+        if not earlier:
+            register_permit_task(app)
         _attach(app, self)
 
     def job(
@@ -122,18 +132,18 @@ class Beatkeeper:
         kwargs: Mapping[str, Any] | None = None,
         retry: Mapping[str, Any] | None = None,
         breaker: Mapping[str, Any] | None = None,
-    ) -> Callable[[T], T]:
-        """Declares a job that runs the task below it. The task is returned as it is."""
+    ) -> Declares:
+        """Declares a job that runs the task below it. The task is returned as it is, with `run_now` and `schedule`."""
         options = {key: value for key, value in locals().items() if key != "self"}
         # Said twice so that a mistake is raised here, where it was made, and not at the worker's start.
         declaration(task="", **options)
 
-        def declare(task: T) -> T:
+        def declare(task: Any) -> Any:
             # `@app.task` gives a proxy until the app is finalized; looking through it would do that too early.
             if not isinstance(task, (Proxy, Task)):
                 raise TypeError("@keeper.job belongs above @app.task: it takes a Celery task")
             self._declared.append((task, options))
-            give_methods(self.app, task, {"run_now": self.run_now, "schedule": self.schedule})
+            give_methods(self.app, task, {"run_now": self._run_now, "schedule": self._schedule})
             return task
 
         return declare
@@ -151,16 +161,20 @@ class Beatkeeper:
         return self.targets.known()
 
     def declarations(self) -> list[dict[str, Any]]:
-        return [
+        """A task that is declared twice by the same name is one job, by what was said last."""
+        found = [
             {**self._declaration(task, options), "source": self.source} for task, options in self._declared
         ]
+        return list({(one["name"], one["target"]["task"]): one for one in found}.values())
 
     def _declaration(self, task: Any, options: dict[str, Any]) -> dict[str, Any]:
-        """A job without a policy has its task's."""
-        said = options["retry"] is not None or options["retries"] is not None
-        return declaration(
-            task=task.name, **(options if said else {**options, "retry": policy_of_task(task)})
-        )
+        """A job without a policy or a timeout has its task's."""
+        of_task: dict[str, Any] = {}
+        if options["retry"] is None and options["retries"] is None:
+            of_task["retry"] = policy_of_task(task)
+        if options["timeout"] is None:
+            of_task["timeout"] = timeout_of_task(task)
+        return declaration(task=task.name, **{**options, **of_task})
 
     @property
     def source(self) -> str:
@@ -186,7 +200,7 @@ class Beatkeeper:
         declared = the_one_of(self.declarations(), task.name, job)
         if declared is None:
             raise ValueError(f"The task {task.name} is not declared: put @keeper.job() above it")
-        return self._ask(run_at_once(declared, key or uuid4().hex, args, kwargs))
+        return self._ask(run_at_once(declared, key or uuid4().hex, args, kwargs), declared)
 
     def schedule(
         self,
@@ -203,11 +217,21 @@ class Beatkeeper:
             "name": task.name,
             "target": {"kind": "celery", "task": task.name, "args": [], "kwargs": {}},
         }
-        return self._ask(run_once(declared, key or uuid4().hex, at, args, kwargs))
+        return self._ask(run_once(declared, key or uuid4().hex, at, args, kwargs), declared)
+
+    def _run_now(self, *arguments: Any, **options: Any) -> RequestedRun:
+        """By whichever keeper the app has by then."""
+        return keeper_of(self.app).run_now(*arguments, **options)
+
+    def _schedule(self, *arguments: Any, **options: Any) -> RequestedRun:
+        return keeper_of(self.app).schedule(*arguments, **options)
 
     def requested(self, request_id: UUID | str) -> RequestedRun:
         """What was asked for earlier, maybe by another process, by the `id` it was given."""
-        return RequestedRun(self.link, self.link().requested(UUID(str(request_id))))
+        identity = UUID(str(request_id))
+        if self.app.conf.task_always_eager:
+            return self._eager_runs().requested(identity)
+        return RequestedRun(self.link, self.link().requested(identity))
 
     def link(self) -> Link:
         """What plan, apply and drift ask; nothing is connected before it is asked something."""
@@ -216,8 +240,18 @@ class Beatkeeper:
             self._link = open_link(self.ledger_url, self.tenant, self.pool, seconds)
         return self._link
 
-    def _ask(self, asked: Asked) -> RequestedRun:
+    def _ask(self, asked: Asked, declared: Mapping[str, Any]) -> RequestedRun:
+        if self.app.conf.task_always_eager:
+            return self._eager_runs().run(asked, declared)
         return RequestedRun(self.link, self.link().request(asked))
+
+    def _eager_runs(self) -> EagerRuns:
+        """Imported by those who test; it needs the worker's side."""
+        from .eager_runs import EagerRuns
+
+        if self._eager is None:
+            self._eager = EagerRuns(self.app)
+        return self._eager
 
     # The worker's side.
 
@@ -258,12 +292,20 @@ class Beatkeeper:
     def slots(self) -> int:
         """How many runs at once in a worker of threads or greenlets; 0: as many as the worker finds right."""
         value = str(self._slots if self._slots is not None else _environment("SLOTS", "0"))
-        if not value.isdecimal() or int(value) > MOST_SLOTS:
-            raise ValueError(f"BEATKEEPER_SLOTS={value!r} is not a number from 1 to {MOST_SLOTS}")
+        if not value.isdecimal() or int(value) > MOST_FEED_SLOTS:
+            raise ValueError(f"BEATKEEPER_SLOTS={value!r} is not a number from 0 to {MOST_FEED_SLOTS}")
         return int(value)
 
     def config(
-        self, name: str, slots: int, *, fed: bool, app_path: str = "", keeps_feed: bool = False
+        self,
+        name: str,
+        slots: int,
+        *,
+        without_permits: bool,
+        app_path: str = "",
+        keeps_feed: bool = False,
+        runs_per_child: int | None = None,
+        memory_per_child: int | None = None,
     ) -> Config:
         lease, beat, margin = self._times()
         if is_remote(self.ledger_url):
@@ -284,12 +326,16 @@ class Beatkeeper:
             margin=margin,
             grace=_seconds("GRACE_SECONDS", None, 5.0),
             drain=_seconds("DRAIN_SECONDS", None, 20.0),
-            feed_after=FEED_AFTER_OF_FED if fed else _seconds("FEED_AFTER_SECONDS", None, 1.0),
+            feed_after=FEED_AFTER_WITHOUT_PERMITS
+            if without_permits
+            else _seconds("FEED_AFTER_SECONDS", None, 1.0),
             look=_seconds("LOOK_SECONDS", None, 0.8),
-            fed=fed,
+            without_permits=without_permits,
             app=app_path,
             keeps_feed=keeps_feed,
             declarations=self.declarations() if self._declare_at_start else [],
+            runs_per_child=runs_per_child or 0,
+            memory_per_child=memory_per_child or 0,
         )
 
     def _times(self) -> tuple[float, float, float]:

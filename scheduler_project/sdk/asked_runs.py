@@ -79,13 +79,24 @@ def give_methods(app: Celery, task: Any, methods: Mapping[str, Callable[..., Any
     if issubclass(kind, PromiseProxy):
         task.__then__(_give, methods, task)
     elif issubclass(kind, Proxy) and not getattr(app, "finalized", True):
-        app.on_after_finalize.connect(lambda **_options: _give(methods, task), weak=False)
+        app.on_after_finalize.connect(lambda **_options: _give_shared(app, methods, task), weak=False)
+    elif issubclass(kind, Proxy):
+        _give_shared(app, methods, task)
     else:
         _give(methods, task)
 
 
-def _give(methods: Mapping[str, Callable[..., Any]], task: Any) -> None:
+def _give_shared(app: Celery, methods: Mapping[str, Callable[..., Any]], task: Any) -> None:
+    """A shared task is another in each app, and shows itself as that of the current one, which need not be ours."""
+    own = app.tasks.get(task.name)
+    if own is not None:
+        _give(methods, own, instead=True)
+    _give(methods, task)
+
+
+def _give(methods: Mapping[str, Callable[..., Any]], task: Any, *, instead: bool = False) -> None:
+    """With `instead` also where another app's keeper has given its own before."""
     for name, method in methods.items():
         # What the task's own class calls so stays what it is.
-        if not hasattr(task, name):
+        if not hasattr(task, name) or (instead and isinstance(vars(task).get(name), partial)):
             setattr(task, name, partial(method, task))

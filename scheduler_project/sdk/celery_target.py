@@ -4,6 +4,8 @@ Celery's tracer does it: signals, `bind`, `self.request`, `autoretry_for`, custo
 fix-up and Sentry see an ordinary execution whose id is the run and whose retries are the attempts before.
 Only the message that `self.retry` sends is left out: when the next attempt comes the ledger decides, by the policy
 of the job. The task is told by its `max_retries` what that allows, so that it gives up when the platform does.
+Nor does `self.replace` send its: another task would have the run's id, and the ledger would never hear how it ended.
+And the code base's own results are told nothing: what a run was given and what it raised may hold secrets.
 """
 
 from __future__ import annotations
@@ -11,14 +13,16 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+from celery import states
 from celery.app import trace
 from celery.app.task import Task
 from celery.exceptions import Ignore, Reject, Retry
 
-from .outcomes import BadArguments, PermanentError, UnknownTarget
+from .outcomes import BadArguments, CannotReplace, PermanentError, UnknownTarget
 from .retries import DEFAULT_RETRY
 from .targets import Attempt, RetryAfter, may_be_target
 
@@ -29,10 +33,25 @@ if TYPE_CHECKING:
 MAX_INPUT_BYTES = 64 * 1024
 # In the input of a run whose task has changed its own arguments.
 WHOLE = "beatkeeper_whole"
+# The second is what every way of replacing comes to, also that of a task's own class.
+REPLACING = ("replace", "on_replace")
+
+
+class ReplaceAsked(Ignore):
+    """As Celery's own `replace` raises it: neither `autoretry_for` nor a hook of failures takes it for an error."""
 
 
 class PolicysDelay(int):
     """Stands in a task's `default_retry_delay` while the task says nothing of its own there."""
+
+
+class Unkept(trace.TraceInfo):
+    """Before 5.6 Celery asks the task alone whether its errors are kept, not the request; and in every release
+    `task_store_errors_even_if_ignored` has the last word."""
+
+    def handle_error_state(self, task: Any, req: Any, eager: bool = False, call_errbacks: bool = True) -> Any:
+        handle = self.handle_retry if self.state == states.RETRY else self.handle_failure
+        return handle(task, req, store_errors=False, call_errbacks=call_errbacks)
 
 
 class CeleryTarget:
@@ -46,7 +65,7 @@ class CeleryTarget:
         check_arguments(task, args, kwargs)
         tracer = self._tracer(task, attempt.worker_name)
         request = request_of(attempt, args, kwargs)
-        with retries_unsent(task), under_policy(task, attempt.claim.retry):
+        with retries_unsent(task), unreplaced(task), under_policy(task, attempt.claim.retry):
             result, info, *_ = tracer(str(attempt.run_id), args, kwargs, request)
         if info is None:
             return result
@@ -62,10 +81,12 @@ class CeleryTarget:
 
     def _tracer(self, task: Any, hostname: str) -> Any:
         if task.name not in self._tracers:
-            # Looked up on the module: Sentry and others put their own in its place.
-            self._tracers[task.name] = trace.build_tracer(
-                task.name, task, self._app.loader, hostname, app=self._app
-            )
+            # Before 5.6 a tracer asks the task that it is made for, not the request, whether the start is kept.
+            with with_attributes(task, track_started=False):
+                # Looked up on the module: Sentry and others put their own in its place.
+                self._tracers[task.name] = trace.build_tracer(
+                    task.name, task, self._app.loader, hostname, Info=Unkept, app=self._app
+                )
         return self._tracers[task.name]
 
     def _ended(self, state: str, value: Any, given: tuple[list[Any], dict[str, Any]]) -> Any:
@@ -78,6 +99,11 @@ class CeleryTarget:
             if requeue:
                 raise RetryAfter(value, None)
             raise PermanentError(f"The task rejected the run: {reason}")
+        if isinstance(value, ReplaceAsked):
+            raise CannotReplace(
+                "A run cannot replace itself: call the other task with .delay(), "
+                "or let the chain be what the job's task sends"
+            )
         if isinstance(value, Ignore):
             return None
         if isinstance(value, BaseException):
@@ -137,7 +163,19 @@ def request_of(attempt: Attempt, args: list[Any], kwargs: dict[str, Any]) -> dic
 
 
 @contextlib.contextmanager
-def retries_unsent(task: Any) -> Iterator[None]:
+def with_attributes(task: Any, **changed: Any) -> Iterator[None]:
+    """Afterwards those are back that the task itself had, and its class shows through where it had none."""
+    own = {name: vars(task)[name] for name in changed if name in vars(task)}
+    vars(task).update(changed)
+    try:
+        yield
+    finally:
+        for name in changed:
+            vars(task).pop(name, None)
+        vars(task).update(own)
+
+
+def retries_unsent(task: Any) -> AbstractContextManager[None]:
     """`self.retry` builds a signature, publishes it and raises Retry. This signature is published nowhere."""
     original = task.signature_from_request
 
@@ -146,11 +184,16 @@ def retries_unsent(task: Any) -> Iterator[None]:
         signature.apply_async = lambda *_args, **_options: None
         return signature
 
-    task.signature_from_request = unsent
-    try:
-        yield
-    finally:
-        del task.signature_from_request
+    return with_attributes(task, signature_from_request=unsent)
+
+
+def unreplaced(task: Any) -> AbstractContextManager[None]:
+    """`self.replace` publishes another task under the id of this one. Of a run nothing is published so."""
+
+    def refuse(*_args: Any, **_options: Any) -> Any:
+        raise ReplaceAsked
+
+    return with_attributes(task, **dict.fromkeys(REPLACING, refuse))
 
 
 @contextlib.contextmanager
@@ -160,16 +203,12 @@ def under_policy(task: Any, retry: Mapping[str, Any]) -> Iterator[None]:
     changed: dict[str, Any] = {"max_retries": most}
     if task.default_retry_delay == Task.default_retry_delay:
         changed["default_retry_delay"] = PolicysDelay(Task.default_retry_delay)
-    own = {name: vars(task)[name] for name in changed if name in vars(task)}
-    vars(task).update(changed)
     try:
-        yield
+        with with_attributes(task, **changed):
+            yield
     finally:
-        for name in changed:
-            vars(task).pop(name, None)
         # A limit that was given to a call of `self.retry` is for that call alone.
         vars(task).pop("override_max_retries", None)
-        vars(task).update(own)
 
 
 def next_input(retry: Retry, given: tuple[list[Any], dict[str, Any]]) -> dict[str, Any] | None:

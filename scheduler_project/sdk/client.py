@@ -19,7 +19,7 @@ BASE = "/api/v1"
 LARGEST_ANSWER = 32 * 1024 * 1024
 LOCAL = ("localhost", "127.0.0.1", "::1")
 # What a server says when it is not the platform that answers, but what stands before it, or nothing behind it.
-AWAY = (502, 503, 504)
+AWAY = range(502, 600)
 # Kept open by us, closed by the server a moment ago: the request was not read.
 STALE = (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError)
 

@@ -13,6 +13,9 @@ OVERLAPS = ("skip", "buffer_one", "buffer_all", "cancel_other", "terminate_other
 ON_CLOSED = ("exclude", "next", "previous")
 CATCH_UPS = ("last", "skip", "all")
 HIGHEST_PRIORITY = 1000
+# Seconds. A task's own limit is brought within what the platform takes; a job's own `timeout` is refused by the
+# platform if it is not.
+SHORTEST_TIMEOUT, LONGEST_TIMEOUT = 1.0, 30 * 86_400.0
 DURATION = re.compile(r"P(?=.)(\d+W)?(\d+D)?(T(?=.)(\d+H)?(\d+M)?(\d+([.,]\d+)?S)?)?")
 
 
@@ -133,6 +136,18 @@ def seconds(word: str, value: Any) -> float | str | None:
     if number <= 0:
         raise DeclarationWrong(f"{word}={value!r} is not above zero.")
     return number
+
+
+def timeout_of_task(task: Any) -> float | None:
+    """What a task says of its own limits, the soft one before the hard one. The job's own timeout goes before.
+
+    Celery gives the app's limits to each task that says none; those are not the task's own.
+    """
+    for word in ("soft_time_limit", "time_limit"):
+        limit = getattr(task, word, None)
+        if limit is not None and limit != task.app.conf[f"task_{word}"] and limit > 0:
+            return min(LONGEST_TIMEOUT, max(SHORTEST_TIMEOUT, float(limit)))
+    return None
 
 
 def instant(value: datetime | str, word: str = "at") -> str:

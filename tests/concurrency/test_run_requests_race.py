@@ -1,11 +1,9 @@
 """Requests for runs: who asks twice at once, who takes back what is being carried out, and who must not wait."""
 
-from collections.abc import Callable
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from django.db import connection
 from psycopg.types.json import Jsonb
 
 from jobs.models import Job, Pool, RunRequest, Tenant
@@ -43,18 +41,6 @@ def link() -> DatabaseLink:
     return DatabaseLink(dsn(), "acme", "payments", timeout=30)
 
 
-def closing(action: Callable[[], Any]) -> Callable[[], Any]:
-    """A thread of Django's has a connection of its own."""
-
-    def done() -> Any:
-        try:
-            return action()
-        finally:
-            connection.close()
-
-    return done
-
-
 def insert(session: Any, tenant: Tenant, pool: Pool, key: str) -> UUID:
     identity = uuid4()
     session.execute(
@@ -69,7 +55,7 @@ def test_of_two_who_ask_at_once_with_one_key_the_second_finds_the_firsts(tenant:
     body = {"key": "k", "spec": SPEC}
     with second_connection() as first:
         identity = insert(first, tenant, pool, "k")
-        with meanwhile(closing(lambda: run_requests.ask(tenant, pool, body))) as second:
+        with meanwhile(lambda: run_requests.ask(tenant, pool, body)) as second:
             wait_until_somebody_waits_for(first)
             first.commit()
     found, new = second.result()

@@ -11,21 +11,14 @@ from django.urls import reverse
 from jobs.declarations import apply_now, declare
 from jobs.models import Job, Pool, Tenant
 from jobs.services import edit_job
-from tests.factories import make_pool, make_tenant, post_job
+from tests.factories import post_job
 
 pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
-def tenant() -> Tenant:
-    return make_tenant(slug="acme")
-
-
-@pytest.fixture
-def pool(tenant: Tenant) -> Pool:
-    pool = make_pool(slug="payments", shared=False, exported_tasks=[])
-    pool.tenants.add(tenant)
-    return pool
+def pool(own_pool: Pool) -> Pool:
+    return own_pool
 
 
 def declared(tenant: Tenant, pool: Pool, **more: Any) -> Job:

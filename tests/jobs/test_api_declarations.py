@@ -7,22 +7,15 @@ import pytest
 from jobs.models import Job, Pool, Role, Tenant
 from jobs.tenants import create_key
 from tests.api_client import Caller, refusal
-from tests.factories import make_pool, make_tenant
+from tests.factories import make_pool
 
 pytestmark = pytest.mark.django_db
 TASK = "payments.tasks.settle"
 
 
 @pytest.fixture
-def tenant() -> Tenant:
-    return make_tenant(slug="acme")
-
-
-@pytest.fixture
-def pool(tenant: Tenant) -> Pool:
-    pool = make_pool(slug="payments", shared=False, exported_tasks=[])
-    pool.tenants.add(tenant)
-    return pool
+def pool(own_pool: Pool) -> Pool:
+    return own_pool
 
 
 class Worker(Caller):

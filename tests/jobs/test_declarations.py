@@ -15,15 +15,8 @@ TASK = "payments.tasks.settle"
 
 
 @pytest.fixture
-def tenant() -> Tenant:
-    return make_tenant(slug="acme")
-
-
-@pytest.fixture
-def pool(tenant: Tenant) -> Pool:
-    pool = make_pool(slug="payments", shared=False, exported_tasks=[])
-    pool.tenants.add(tenant)
-    return pool
+def pool(own_pool: Pool) -> Pool:
+    return own_pool
 
 
 def declare(tenant: Tenant, pool: Pool, name: str = "settle", **spec: Any) -> Declaration:
@@ -113,7 +106,7 @@ def test_a_declaration_that_cannot_be_read_holds_up_nobody(tenant: Tenant, pool:
         cursor.execute("UPDATE beatkeeper_declaration SET spec = %s::jsonb WHERE id = %s", [deep, poison.pk])
     assert apply_declarations() == 2
     left = Declaration.objects.defer("spec").get(pk=poison.pk)
-    assert left.error == "it cannot be applied: RecursionError" and left.applied_at is not None
+    assert left.error == "it cannot be carried out: RecursionError" and left.applied_at is not None
     assert Job.objects.get().tenant == innocent.tenant
 
 

@@ -8,22 +8,14 @@ from jobs.declarations import apply_now, declare, declared, drift_of_job, withdr
 from jobs.models import Declaration, Job, JobStatus, Pool, Tenant
 from jobs.services import cancel_job, delete_job, edit_job, pause_job
 from scheduler_project.sdk.plan import Change, Kind, plan
-from tests.factories import make_pool, make_tenant
 
 pytestmark = pytest.mark.django_db
 TASK = "payments.tasks.settle"
 
 
 @pytest.fixture
-def tenant() -> Tenant:
-    return make_tenant(slug="acme")
-
-
-@pytest.fixture
-def pool(tenant: Tenant) -> Pool:
-    pool = make_pool(slug="payments", shared=False, exported_tasks=[])
-    pool.tenants.add(tenant)
-    return pool
+def pool(own_pool: Pool) -> Pool:
+    return own_pool
 
 
 def spec(name: str = "settle", **more: Any) -> dict[str, Any]:

@@ -105,6 +105,18 @@ def test_a_declared_task_gets_both_methods(keeper: Beatkeeper, link: FakeLink) -
     assert settle(3) == 3
 
 
+def test_a_second_keeper_of_the_app_is_asked_from_then_on(keeper: Beatkeeper, link: FakeLink) -> None:
+    @keeper.job("settle")
+    @keeper.app.task(shared=False, name="shop.settle")
+    def settle() -> None: ...
+
+    second = Beatkeeper(keeper.app, ledger="python://nowhere/none")
+    second._link = later = FakeLink()
+    of(settle).run_now()
+    of(settle).schedule(at=AT)
+    assert (len(link.asked), len(later.asked)) == (0, 2)
+
+
 def test_the_same_key_makes_the_same_words_and_no_key_makes_new_ones(
     keeper: Beatkeeper, link: FakeLink
 ) -> None:
@@ -148,13 +160,57 @@ def test_shared_bound_and_class_based_tasks(keeper: Beatkeeper, link: FakeLink) 
     assert (shared(), bound(), old()) == ("shared", "shop.bound", "old")
 
 
+@pytest.fixture
+def other() -> Iterator[Celery]:
+    other = Celery("other", broker="memory://", set_as_current=False)
+    yield other
+    other.close()
+
+
+def test_a_shared_task_of_two_apps_has_the_methods_in_the_keepers_own(
+    keeper: Beatkeeper, link: FakeLink, other: Celery
+) -> None:
+    """Which app is the current one is an accident of what was imported last."""
+    other.set_current()
+
+    @keeper.job("settle")
+    @shared_task(name="shared.settle")
+    def settle() -> None: ...
+
+    keeper.app.finalize()
+    other.finalize()
+    of(keeper.app.tasks["shared.settle"]).run_now()
+    of(settle).run_now()
+    assert len(link.asked) == 2
+
+
+def test_a_shared_task_that_two_keepers_declare_asks_the_one_of_its_app(
+    keeper: Beatkeeper, link: FakeLink, other: Celery
+) -> None:
+    second = Beatkeeper(other, ledger="python://nowhere/none")
+    second._link = others = FakeLink()
+    other.set_current()
+
+    @second.job("bill")
+    @keeper.job("bill")
+    @shared_task(name="shared.bill")
+    def bill() -> None: ...
+
+    keeper.app.finalize()
+    other.finalize()
+    of(keeper.app.tasks["shared.bill"]).run_now()
+    assert (len(link.asked), len(others.asked)) == (1, 0)
+    of(bill).run_now()
+    assert (len(link.asked), len(others.asked)) == (1, 1)
+
+
 def test_what_a_tasks_own_class_calls_so_stays_what_it_is(keeper: Beatkeeper, link: FakeLink) -> None:
     @keeper.job()
     @keeper.app.task(shared=False, name="shop.own", base=OwnTask)
     def own() -> None: ...
 
     assert of(own).schedule() == "the class' own"
-    assert own.Request is OwnRequest
+    assert of(own).Request is OwnRequest
     keeper.schedule(own, at=AT)
     assert len(link.asked) == 1
 
@@ -231,6 +287,57 @@ def test_a_mistake_is_raised_at_once_and_nothing_is_asked(
 
 def handle(link: FakeLink) -> RequestedRun:
     return RequestedRun(lambda: link, link.request(Asked("k", {})))
+
+
+@pytest.fixture
+def eager(app: Celery, monkeypatch: pytest.MonkeyPatch) -> Beatkeeper:
+    """As in a code base's tests: no address of a platform is known."""
+    for name in ("DATABASE_URL", "BEATKEEPER_DATABASE_URL", "BEATKEEPER_URL"):
+        monkeypatch.delenv(name, raising=False)
+    app.conf.task_always_eager = True
+    return Beatkeeper(app)
+
+
+def test_of_an_eager_app_a_run_is_carried_out_at_once(eager: Beatkeeper) -> None:
+    @eager.job("settle", args=[1], kwargs={"day": 2})
+    @eager.app.task(shared=False, name="shop.settle", bind=True)
+    def settle(self: Any, shop: int, day: int = 0) -> list[Any]:
+        return [self.request.id, shop, day]
+
+    for asked, shop, day in (
+        (of(settle).run_now(), 1, 2),
+        (of(settle).run_now([3], key="k"), 3, 2),
+        (of(settle).schedule(kwargs={"day": 4}, at=AT), 1, 4),
+        (eager.schedule(settle, [5], at=AT, key="k"), 5, 2),
+    ):
+        assert asked.succeeded and asked.finished
+        assert asked.wait(0).result == [str(asked.run_id), shop, day]
+        assert asked.refresh().state == asked.cancel().state == "succeeded"
+        found = eager.requested(asked.id)
+        assert (found.id, found.key, found.at, found.result) == (asked.id, asked.key, asked.at, asked.result)
+    with pytest.raises(PlatformRefused, match="no request"):
+        eager.requested(uuid4())
+
+
+def test_of_an_eager_app_a_failure_is_the_runs_or_the_callers(eager: Beatkeeper) -> None:
+    @eager.job()
+    @eager.app.task(shared=False, name="shop.fails")
+    def fails() -> None:
+        raise KeyError("gone")
+
+    failed = of(fails).run_now()
+    assert (failed.state, failed.result, failed.succeeded) == ("dead", None, False)
+    eager.app.conf.task_eager_propagates = True
+    with pytest.raises(KeyError, match="gone"):
+        of(fails).run_now()
+
+
+def test_of_an_eager_app_a_mistake_is_raised_as_ever(eager: Beatkeeper) -> None:
+    task: Any = eager.job()(eager.app.task(shared=False, name="shop.settle")(nothing))
+    with pytest.raises(ValueError, match="args cannot be written as JSON"):
+        task.run_now([object()])
+    with pytest.raises(ValueError, match="key"):
+        task.run_now(key="a\nb")
 
 
 def test_a_handle_is_waited_for_and_says_what_came_of_it(link: FakeLink) -> None:

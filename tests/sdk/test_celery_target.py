@@ -80,6 +80,22 @@ def ignores() -> None:
     raise Ignore
 
 
+class Replacing(app.Task):  # type: ignore[misc,name-defined]
+    abstract = True
+
+    def replace(self, sig: Any) -> Any:
+        return super().replace(sig)
+
+    def elsewhere(self, sig: Any) -> Any:
+        return app.Task.replace(self, sig)
+
+
+@app.task(name="t.replaces", base=Replacing, bind=True, autoretry_for=(Exception,))
+def replaces(self: Any, how: str) -> Any:
+    seen["told"] = True
+    return getattr(self, how)({"task": adds.s(1), "chain": adds.s(1) | adds.s(2)}[seen["by"]])
+
+
 @app.task(name="t.rejects")
 def rejects(requeue: bool) -> None:
     raise Reject("no room", requeue=requeue)
@@ -298,6 +314,21 @@ def test_ignore_ends_the_run_well(table: Table) -> None:
     assert table.call("t.ignores").kind == "succeeded"
 
 
+@pytest.mark.parametrize("by", ["task", "chain"])
+@pytest.mark.parametrize("how", ["replace", "elsewhere"])
+def test_a_run_cannot_replace_itself(table: Table, how: str, by: str) -> None:
+    """Nothing would say how the other one ended. The table sees that nothing is sent."""
+    seen["by"] = by
+    outcome = table.call("t.replaces", how)
+    assert seen["told"]
+    assert (outcome.error_class, outcome.error_type) == ("user", "CannotReplace")
+    assert outcome.error_line == (
+        "A run cannot replace itself: call the other task with .delay(), "
+        "or let the chain be what the job's task sends"
+    )
+    assert not {"replace", "on_replace"} & set(vars(app.tasks["t.replaces"]))
+
+
 def test_reject_is_permanent_unless_it_asks_to_come_back(table: Table) -> None:
     assert table.call("t.rejects", False).error_class == "permanent"
     assert table.call("t.rejects", True).error_class == "transient"
@@ -363,6 +394,15 @@ def test_afterwards_the_task_is_as_before(table: Table) -> None:
     assert not {"signature_from_request", "override_max_retries"} & set(own)
     assert own.get("max_retries", type(app.tasks["t.retries"]).max_retries) == 2
     assert app.tasks["t.retries"].default_retry_delay == 180
+
+
+def test_what_the_task_itself_had_is_put_back(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = app.tasks["t.retries"]
+    own = {"signature_from_request": task.signature_from_request, "replace": task.replace}
+    for name, value in own.items():
+        monkeypatch.setitem(vars(task), name, value)
+    table.call("t.retries")
+    assert {name: vars(task).get(name) for name in own} == own
 
 
 @pytest.mark.parametrize("result", [object(), float("nan"), {"a": "\x00"}, "\ud800", "x" * 20_000, {1, 2}])

@@ -1,5 +1,6 @@
 """Every Celery release that a code base may have: the same worker, with real processes and a real broker."""
 
+import json
 import os
 import signal
 import subprocess
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import PYTHON, Processes, RealProcess
+from tests.processes import CHECKOUT, PYTHON, Processes, RealProcess
 from tests.sdk.celery_stage import CeleryStage
 from tests.sdk.celery_versions import RELEASES, installed
 from tests.waiting import wait_until
@@ -45,17 +46,7 @@ def stage(release: str, processes: Processes, tmp_path: Path, broker_url: str) -
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_runs_retries_cancels_and_survives_a_killed_child(stage: OldStage) -> None:
-    """In one worker, because it is the start of one that takes long."""
-    worker = stage.worker(2)
-    assert stage.wait_for_end(stage.add_permitted_run("tests.succeeds", 7))["result"] == 7
-    retried_by_platform(stage)
-    cancelled_while_it_runs(stage)
-    killed_child(stage)
-    the_hosts_own_task_runs(stage)
-    worker.send(signal.SIGTERM)
-    assert worker.wait() == 0
-    assert all(state["left"] for state in stage.ledger.workers().values())
-    assert_quiet(worker)
+    runs_of_every_kind_end_well(stage)
 
 
 @pytest.mark.parametrize("release", ["5.3", "5.5"])
@@ -70,20 +61,51 @@ def test_a_worker_of_threads(stage: OldStage) -> None:
     assert_quiet(worker)
 
 
-def retried_by_platform(stage: OldStage) -> None:
+@pytest.mark.parametrize("release", RELEASES)
+def test_the_code_base_s_own_results_hold_nothing_of_a_run(release: str, tmp_path: Path) -> None:
+    """However it ends: before 5.6 Celery asks the task alone whether its errors are kept, not the request."""
+    done = subprocess.run(
+        [PYTHON, "-m", "tests.sdk.kept_results", str(tmp_path)],
+        cwd=CHECKOUT,
+        env={**os.environ, "PYTHONPATH": str(installed(release))},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["celery"].startswith(release)
+    # As Celery says of an id that it knows nothing of.
+    assert told["kept"] == {"": "PENDING", "raises": "PENDING", "retries": "PENDING"}
+
+
+def runs_of_every_kind_end_well(stage: CeleryStage) -> None:
+    """In one worker, because it is the start of one that takes long."""
+    worker = stage.worker(2)
+    assert stage.wait_for_end(stage.add_permitted_run("tests.succeeds", 7))["result"] == 7
+    retried_by_platform(stage)
+    cancelled_while_it_runs(stage)
+    killed_child(stage)
+    the_hosts_own_task_runs(stage)
+    worker.send(signal.SIGTERM)
+    assert worker.wait() == 0
+    assert all(state["left"] for state in stage.ledger.workers().values())
+    assert_quiet(worker)
+
+
+def retried_by_platform(stage: CeleryStage) -> None:
     end = stage.wait_for_end(stage.add_permitted_run("tests.retries", 3))
     assert (end["next"], end["error_line"], end["retry_after"]) == ("delayed", "later", 3)
     assert stage.wait_for_end(stage.add_permitted_run("tests.autoretries"))["retry_after"] == 3
 
 
-def cancelled_while_it_runs(stage: OldStage) -> None:
+def cancelled_while_it_runs(stage: CeleryStage) -> None:
     run = stage.add_permitted_run("tests.sleeps", 60, retry=ONCE)
     stage.wait_for_event("sleeps", run)
     stage.ledger.change_run(run, cancel=True)
     assert stage.wait_for_end(run)["next"] == "cancelled"
 
 
-def killed_child(stage: OldStage) -> None:
+def killed_child(stage: CeleryStage) -> None:
     run = stage.add_permitted_run("tests.dies", retry=ONCE)
     end = stage.wait_for_end(run)
     assert (end["error_class"], "last words" in stage.log_of(end)) == ("worker_lost", True)
@@ -92,7 +114,7 @@ def killed_child(stage: OldStage) -> None:
     assert stage.wait_for_end(stage.add_permitted_run())["next"] == "succeeded"
 
 
-def the_hosts_own_task_runs(stage: OldStage) -> None:
+def the_hosts_own_task_runs(stage: CeleryStage) -> None:
     before = len(stage.events("succeeds"))
     stage.send("tests.succeeds", 1)
     wait_until(lambda: len(stage.events("succeeds")) == before + 1, 20, "the host's own task")

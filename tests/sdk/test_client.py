@@ -139,7 +139,7 @@ def test_a_refusal_in_another_language_is_still_a_refusal(
         api.get("/jobs")
 
 
-@pytest.mark.parametrize("status", [502, 503, 504])
+@pytest.mark.parametrize("status", [502, 503, 504, 522])
 def test_a_proxy_without_a_platform_behind_it_is_a_silence(
     server: Server, api: ApiClient, status: int
 ) -> None:

@@ -38,6 +38,12 @@ class FakeLink:
         return self.known if self.after is None else self.after
 
 
+@pytest.fixture(autouse=True)
+def logging_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loading an app sets Django up again, and its log would go on to a stream that pytest closes."""
+    monkeypatch.setattr("django.utils.log.configure_logging", lambda *_: None)
+
+
 @pytest.fixture
 def link(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeLink]:
     app = Celery("shop", broker="memory://", set_as_current=False)

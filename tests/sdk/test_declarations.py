@@ -5,9 +5,15 @@ from typing import Any
 import pytest
 from celery import Celery
 
+from jobs import specs
 from jobs.models import Overlap
 from scheduler_project.sdk import Beatkeeper
-from scheduler_project.sdk.declarations import OVERLAPS, DeclarationWrong
+from scheduler_project.sdk.declarations import (
+    LONGEST_TIMEOUT,
+    OVERLAPS,
+    SHORTEST_TIMEOUT,
+    DeclarationWrong,
+)
 from tests.processes import Processes
 from tests.sdk.stage import Stage
 from tests.waiting import wait_until
@@ -37,6 +43,23 @@ def test_a_declared_task_is_the_same_task(keeper: Beatkeeper) -> None:
     assert keeper.job(every=60)(settle) is settle
     assert settle() == "settled"
     assert callable(settle.delay)
+
+
+def test_a_second_keeper_of_an_app_has_what_was_declared_with_the_first(keeper: Beatkeeper) -> None:
+    """As when a factory is called twice: the decorators of its modules are not carried out again."""
+    declared(keeper, name="early", every=60)
+    keeper.executor("ours")(lambda attempt: None)
+    second = Beatkeeper(keeper.app, tenant="acme")
+    keeper.job("late", every=60)(keeper.app.tasks["shop.settle"])
+    assert [one["name"] for one in second.declarations()] == ["early", "late"]
+    assert "kind:ours" in second.known_targets()
+
+
+def test_a_task_that_is_declared_again_by_the_same_name_is_one_job(keeper: Beatkeeper) -> None:
+    declared(keeper, name="settle", every=60)
+    keeper.job("settle", every=90)(keeper.app.tasks["shop.settle"])
+    [job] = keeper.declarations()
+    assert job["schedule"] == {"every": 90.0}
 
 
 def test_what_is_said_is_declared_and_nothing_else(keeper: Beatkeeper) -> None:
@@ -106,6 +129,31 @@ def test_what_is_wrong_with_them_is_said_at_once(
         keeper.job(**options)
 
 
+@pytest.mark.parametrize(
+    ("limits", "timeout"),
+    [
+        ({"soft_time_limit": 30, "time_limit": 45}, 30.0),
+        ({"time_limit": 45}, 45.0),
+        ({"soft_time_limit": 0.5}, SHORTEST_TIMEOUT),
+        ({"soft_time_limit": 365 * 86_400}, LONGEST_TIMEOUT),
+        ({}, None),
+        ({"soft_time_limit": 0, "time_limit": 0}, None),
+        # What every task of the app has is not its own.
+        ({"soft_time_limit": 600, "time_limit": 45}, 45.0),
+    ],
+)
+def test_a_job_without_a_timeout_has_its_tasks(
+    keeper: Beatkeeper, limits: dict[str, Any], timeout: float | None
+) -> None:
+    app: Any = keeper.app
+    app.conf.update(task_soft_time_limit=600, task_time_limit=900)
+    settle = app.task(name="shop.settle", shared=False, **limits)(nothing)
+    keeper.job("its own")(settle)
+    keeper.job("said", timeout="PT7S")(settle)
+    own, said = keeper.declarations()
+    assert (own.get("timeout"), said["timeout"]) == (timeout, "PT7S")
+
+
 def test_without_a_schedule_a_job_runs_on_demand(keeper: Beatkeeper) -> None:
     declaration = declared(keeper)
     assert declaration["schedule"] is None
@@ -152,7 +200,7 @@ def test_a_mistake_is_raised_where_it_was_made(keeper: Beatkeeper, options: dict
 
 def test_a_plain_function_is_refused(keeper: Beatkeeper) -> None:
     with pytest.raises(TypeError, match=r"above @app\.task"):
-        keeper.job(every=60)(lambda: None)
+        keeper.job(every=60)(nothing)  # type: ignore[call-overload]
 
 
 def test_no_setting_of_the_app_is_changed() -> None:
@@ -168,7 +216,7 @@ def test_a_code_base_may_leave_declaring_to_its_deploys(at_start: bool) -> None:
     app = Celery("declares", broker="memory://", set_as_current=False)
     keeper = Beatkeeper(app, declare_at_start=at_start)
     keeper.job("settle", every=60)(app.task(name="shop.settle", shared=False)(nothing))
-    assert len(keeper.config("w", 1, fed=True).declarations) == at_start
+    assert len(keeper.config("w", 1, without_permits=True).declarations) == at_start
 
 
 def nothing() -> None: ...
@@ -211,13 +259,13 @@ def test_the_permit_task_is_known_to_this_app_only() -> None:
 def test_times_that_contradict_each_other_are_refused(keeper: Beatkeeper) -> None:
     wrong = Beatkeeper(keeper.app, lease_seconds=5, beat_seconds=5)
     with pytest.raises(ValueError, match="not above"):
-        wrong.config("w", 1, fed=True)
+        wrong.config("w", 1, without_permits=True)
 
 
 def test_a_grace_that_outlasts_rescue_is_refused(keeper: Beatkeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BEATKEEPER_GRACE_SECONDS", "61")
     with pytest.raises(ValueError, match="BEATKEEPER_GRACE_SECONDS=61 is outside 0 to 30"):
-        keeper.config("w", 1, fed=True)
+        keeper.config("w", 1, without_permits=True)
 
 
 @pytest.mark.parametrize(
@@ -237,13 +285,22 @@ def test_a_time_that_makes_no_sense_is_refused_by_its_variable(
 ) -> None:
     monkeypatch.setenv(f"BEATKEEPER_{name}_SECONDS", value)
     with pytest.raises(ValueError, match=f"^BEATKEEPER_{name}_SECONDS{told}$"):
-        keeper.config("w", 1, fed=False)
+        keeper.config("w", 1, without_permits=False)
+
+
+@pytest.mark.parametrize("value", ["1001", "-1", "many"])
+def test_slots_that_make_no_sense_are_refused(
+    keeper: Beatkeeper, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setenv("BEATKEEPER_SLOTS", value)
+    with pytest.raises(ValueError, match=f"^BEATKEEPER_SLOTS='{value}' is not a number from 0 to 1000$"):
+        assert keeper.slots
 
 
 def test_a_given_time_that_makes_no_sense_is_refused(keeper: Beatkeeper) -> None:
     wrong = Beatkeeper(keeper.app, margin_seconds=float("nan"))
     with pytest.raises(ValueError, match="BEATKEEPER_FENCE_MARGIN_SECONDS=nan is outside 1 to 600"):
-        wrong.config("w", 1, fed=True)
+        wrong.config("w", 1, without_permits=True)
 
 
 def test_a_task_whose_name_is_too_long_for_the_ledger_is_not_offered() -> None:
@@ -268,3 +325,8 @@ def test_declarations_reach_the_ledger_when_a_worker_starts(processes: Processes
 
 def test_the_platform_knows_the_same_overlap_policies() -> None:
     assert list(OVERLAPS) == Overlap.values
+
+
+def test_the_platform_takes_what_tasks_say_of_their_limits() -> None:
+    bounds = [timedelta(seconds=seconds) for seconds in (SHORTEST_TIMEOUT, LONGEST_TIMEOUT)]
+    assert bounds == [specs.SECOND, specs.LONGEST_TIMEOUT]

@@ -1,5 +1,5 @@
 """A Flask shop and a Django clinic adopt the wheel: over TLS with a CA of one's own, a worker's key, and a user on the
-platform's broker that may read their queues alone. Their own tasks stay on their own broker."""
+platform's broker, over TLS too, that may read their queues alone. Their own tasks stay on their own broker."""
 
 import io
 import json
@@ -18,7 +18,7 @@ from tests.factories import make_pool, make_tenant
 from tests.own_ca import OwnCA
 from tests.ports import answers, free_port
 from tests.private_rabbitmq import PrivateRabbitMQ
-from tests.processes import Processes
+from tests.processes import Processes, RealProcess
 from tests.system.adopter import DJANGO, FLASK, CodeBase, Sample
 from tests.system.platform import Platform, our_connection
 from tests.waiting import wait_until
@@ -42,7 +42,7 @@ class Team:
         arguments = [self.slug, "--pool", self.pool.slug, "--rabbitmqctl", broker.ctl_command()]
         call_command("broker_user", *arguments, stdout=said)
         shown = {line.split()[0]: line.split()[-1] for line in said.getvalue().splitlines()}
-        return f"amqp://{shown['user']}:{shown['password']}@127.0.0.1:{broker.port}/{broker.vhost}"
+        return f"amqps://{shown['user']}:{shown['password']}@localhost:{broker.tls_port}/{broker.vhost}"
 
     def consumers(self, platform: Platform) -> int:
         """Of its queue on the platform's broker."""
@@ -56,8 +56,17 @@ class Team:
 
 
 @pytest.fixture
-def platform(platform_with_own_broker: Platform) -> Platform:
-    return platform_with_own_broker
+def platform(
+    platform_with_own_broker: Platform, private_rabbitmq: PrivateRabbitMQ, own_ca: OwnCA
+) -> Platform:
+    """Its schedulers reach the broker over TLS too."""
+    platform = platform_with_own_broker
+    over_tls = {
+        "CELERY_BROKER_URL": private_rabbitmq.tls_url,
+        "BEATKEEPER_BROKER_CA_FILE": str(own_ca.ca),
+    }
+    platform.env = lambda: {**Platform.env(platform), **over_tls}  # type: ignore[method-assign]
+    return platform
 
 
 @pytest.fixture
@@ -106,15 +115,17 @@ def test_its_tasks_fire_by_cron_retry_log_and_are_cancelled(platform: Platform, 
     code = team.code
     assert 0 < code.adopt() <= MOST_LINES
     prepare(code)
-    platform.scheduler()
+    scheduler = platform.scheduler()
     worker = code.worker()
 
     job = platform.wait(lambda: team.job(code.sample.planned.replace(":", ".")), 40, "the declared job")
     platform.wait(lambda: len(succeeded(platform, job)) >= 2, 40, "two runs by cron")
     platform.wait(lambda: team.consumers(platform) == 1, 30, "permits to be read")
     asked_for_by_code(team)
+    assert "connection lost" not in worker.text() and "broker is away" not in scheduler.text()
     assert "3 to add, 0 to change, 0 no longer declared" in worker.text()
     its_own_task(team)
+    its_own_request(team, worker)
     drift_is_told(team, job)
 
     with our_connection():
@@ -128,6 +139,23 @@ def test_its_tasks_fire_by_cron_retry_log_and_are_cancelled(platform: Platform, 
     )
     assert any(word in platform.log_of(runs[0]) for word in ("billed 0 sales", "reminded 0 patients"))
     assert worker.terminate() == 0
+
+
+def test_its_tasks_fire_in_threads_and_while_its_broker_is_away(platform: Platform, team: Team) -> None:
+    """In a process that loads the app anew, as the code base's own worker would have it."""
+    code = team.code
+    code.adopt()
+    prepare(code)
+    platform.scheduler()
+    threads = code.worker("-P", "threads")
+    job = platform.wait(lambda: team.job(code.sample.planned.replace(":", ".")), 40, "the declared job")
+    platform.wait(lambda: succeeded(platform, job), 40, "a run by cron")
+    assert threads.terminate() == 0
+
+    before = len(succeeded(platform, job))
+    nobody = f"amqp://guest:guest@127.0.0.1:{free_port()}//"
+    code.worker(**{f"{code.sample.prefix}_BROKER_URL": nobody})
+    platform.wait(lambda: len(succeeded(platform, job)) > before, 40, "a run without a broker")
 
 
 def prepare(code: CodeBase) -> None:
@@ -169,6 +197,13 @@ def its_own_task(team: Team) -> None:
     code = team.code
     assert code.script("own.delay('olga')").wait() == 0
     wait_until(lambda: [note for note in code.notes() if "olga" in note.text], 30, "the code base's own task")
+
+
+def its_own_request(team: Team, worker: RealProcess) -> None:
+    """Of a class of the clinic's own: it sees the clinic's own tasks as it ever did."""
+    if team.code.sample is DJANGO:
+        assert team.code.script("own.delay('')").wait() == 0
+        worker.wait_for_output("the clinic's own request saw a failure")
 
 
 def drift_is_told(team: Team, job: Job) -> None:

@@ -3,8 +3,11 @@
 import os
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
+
+import pytest
 
 from tests.system.adopter import SAMPLE, run_to_end
 
@@ -51,10 +54,21 @@ def test_every_module_of_it_works_without_what_the_extras_bring(adopter: Path) -
     assert told == "['postgres']"
 
 
-def test_whoever_uses_it_finds_types(adopter: Path, tmp_path: Path) -> None:
+def checked(adopter: Path, tmp_path: Path, text: str, **env: str) -> str:
     """Read by the type checker as an adopter's would: from the installed wheel."""
     program = tmp_path / "shop.py"
-    program.write_text(
+    program.write_text(text)
+    mypy = [sys.executable, "-m", "mypy", "--strict", "--python-executable", str(adopter), "--no-incremental"]
+    config = ["--config-file", os.devnull, "--follow-imports", "silent", "--ignore-missing-imports"]
+    command = [*mypy, *config, str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env={**os.environ, **env})
+    return done.stdout + done.stderr
+
+
+def test_whoever_uses_it_finds_types(adopter: Path, tmp_path: Path) -> None:
+    told = checked(
+        adopter,
+        tmp_path,
         "from datetime import datetime, timezone\n"
         "from beatkeeper import Beatkeeper, PlatformAway, RequestedRun\n"
         "def ask(keeper: Beatkeeper, task: object) -> str:\n"
@@ -65,15 +79,61 @@ def test_whoever_uses_it_finds_types(adopter: Path, tmp_path: Path) -> None:
         "    reveal_type(run)\n"
         "    return run.state\n"
         "def wrong(keeper: Beatkeeper) -> int:\n"
-        "    return keeper.run_now(None, when=3)\n"
+        "    return keeper.run_now(None, when=3)\n",
     )
-    mypy = [sys.executable, "-m", "mypy", "--strict", "--python-executable", str(adopter), "--no-incremental"]
-    config = ["--config-file", os.devnull, "--follow-imports", "silent", "--ignore-missing-imports"]
-    done = subprocess.run([*mypy, *config, str(program)], capture_output=True, text=True, cwd=tmp_path)
-    told = done.stdout + done.stderr
     assert 'Revealed type is "beatkeeper.link.RequestedRun"' in told, told
     assert 'Unexpected keyword argument "when"' in told and 'got "RequestedRun", expected "int"' in told, told
     assert told.count("error:") == 2, told
+
+
+DECLARED = """
+from datetime import datetime, timezone
+from typing import Any
+from beatkeeper import Beatkeeper
+from celery import Celery, shared_task
+
+app: Any = Celery("shop")
+keeper = Beatkeeper(app)
+
+@keeper.job(every=60)
+@shared_task
+def settle(day: int) -> str:
+    return str(day)
+
+reveal_type(settle.run_now(kwargs={"day": 1}, key="k"))
+reveal_type(settle.schedule(at=datetime.now(timezone.utc)))
+reveal_type(settle.delay(1))
+reveal_type(settle.s(1))
+settle.run_now(when=3)
+settle.delay("monday")
+
+@keeper.job()
+def plain() -> None: ...
+"""
+
+
+@pytest.mark.parametrize("celery_is_typed", [False, True])
+def test_a_declared_task_has_its_type_and_both_methods(
+    adopter: Path, tmp_path: Path, celery_is_typed: bool
+) -> None:
+    env = {"MYPYPATH": str(stubs_of_celery(tmp_path / "stubs"))} if celery_is_typed else {}
+    told = checked(adopter, tmp_path, DECLARED, **env)
+    assert told.count('Revealed type is "beatkeeper.link.RequestedRun"') == 2, told
+    kept = "celery.result.AsyncResult[str]", "celery.canvas.Signature[str]"
+    assert [f'Revealed type is "{kind}"' in told for kind in kept] == [celery_is_typed] * 2, told
+    assert 'Unexpected keyword argument "when"' in told, told
+    assert ('incompatible type "str"; expected "int"' in told) is celery_is_typed, told
+    # A function is no task, whatever is known of Celery.
+    assert told.count("[call-overload]") == 1, told
+    assert "attr-defined" not in told, told
+
+
+def stubs_of_celery(folder: Path) -> Path:
+    """Those of the environment that the tests run in: an adopter may have celery-types, or not."""
+    folder.mkdir()
+    for package in ("celery", "kombu", "amqp", "vine", "billiard"):
+        (folder / package).symlink_to(Path(sysconfig.get_path("purelib"), f"{package}-stubs"))
+    return folder
 
 
 def test_the_console_script_is_there(adopter: Path) -> None:

@@ -54,4 +54,6 @@ def recalculate(self, seconds=300):
 
 @shared_task(bind=True, base=NotedTask)
 def greet(self, patient):
+    if not patient:
+        raise ValueError("nobody to greet")
     self.note(f"greeted {patient}")
