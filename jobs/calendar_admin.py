@@ -3,56 +3,35 @@
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import Model, QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.db.models import QuerySet
+from django.http import HttpRequest
 from django.utils.safestring import SafeString
 
-from auditlog.models import AuditEntry
 from jobs import calendars
 from jobs.calendar_form import CalendarForm
-from jobs.display import NOTHING, moment
-from jobs.models import Calendar
+from jobs.display import moment
+from jobs.models import Calendar, JobVersion
 from jobs.schedules.calendar_spec import WEEK_DAYS
-from jobs.staff import (
-    GOOD,
-    WARNING,
-    KeptByService,
-    OwnRelated,
-    button,
-    found_or_missing,
-    go_to,
-    label,
-    link,
-    list_of,
-    telling,
-)
-
-JOBS_SHOWN = 10
+from jobs.staff import GOOD, WARNING, label
+from jobs.used_by_admin import UsedByJobs
 
 
-class CalendarAdmin(KeptByService):
+class CalendarAdmin(UsedByJobs):
     form = CalendarForm
     list_display = ("name", "tenant", "description", "timezone", "closed", "open_on", "state", "edited")
-    list_filter = (("tenant", OwnRelated),)
-    list_select_related = ("tenant",)
     search_fields = ("name", "description")
-    ordering = ("tenant_id", "name")
-    sortable_by = ()
-    autocomplete_fields = ("tenant",)
-    actions = None
-    actions_detail = ["delete"]
     looked_at = (("name", "tenant"), "description", "timezone", "closed", "open_on", ("state", "used_by"))
     readonly_fields = ("closed", "open_on", "state", "used_by", "trail")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         return super().get_queryset(request).filter(deleted_at=None)
 
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False  # the button `Delete` is the soft one
+    def users(self, calendar: Calendar) -> QuerySet[JobVersion]:
+        # By name a hundred thousand of them would be sorted.
+        return calendars.users(calendar).order_by("job_id")
 
-    def has_remove_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
-        calendar = self.get_object(request, object_id) if object_id else None
-        return calendar is not None and self.has_change_permission(request, calendar)
+    def delete_by_service(self, calendar: Calendar, reason: str) -> None:
+        calendars.delete_calendar(calendar, reason)
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         if obj is not None and not self.has_change_permission(request, obj):
@@ -64,23 +43,6 @@ class CalendarAdmin(KeptByService):
             ("Closed", {"fields": ("dates",)}),
             ("Open", {"fields": WEEK_DAYS, "description": hours}),
         ]
-
-    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
-        # The other fields are the form's own; unfold cannot find them on the model.
-        return super().get_form(request, obj, change, **{**kwargs, "fields": () if obj else ("tenant",)})
-
-    @button(
-        "Delete",
-        icon="delete",
-        asks="Only while no job plans by it.",
-        variant="danger",
-        permission="remove",
-    )
-    def delete(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
-        calendar = found_or_missing(self.get_object(request, object_id))
-        with telling(request, f"The calendar {calendar} is deleted."):
-            calendars.delete_calendar(calendar, form.cleaned_data["reason"])
-        return go_to(request, list_of(Calendar))
 
     @admin.display(description="closed")
     def closed(self, calendar: Calendar) -> str:
@@ -94,18 +56,6 @@ class CalendarAdmin(KeptByService):
     def state(self, calendar: Calendar) -> SafeString:
         return label("coming to its jobs", WARNING) if calendar.rearmed_to else label("in use", GOOD)
 
-    @admin.display(description="jobs")
-    def used_by(self, calendar: Calendar) -> str:
-        """Some of them: nobody counts a hundred thousand."""
-        users = calendars.users(calendar).order_by("job_id").values_list("job__name", flat=True)
-        names = list(users[: JOBS_SHOWN + 1])
-        more = " …" if len(names) > JOBS_SHOWN else ""
-        return ", ".join(names[:JOBS_SHOWN]) + more if names else NOTHING
-
     @admin.display(description="edited")
     def edited(self, calendar: Calendar) -> SafeString | str:
         return moment(calendar.updated_at)
-
-    @admin.display(description="audit trail")
-    def trail(self, calendar: Calendar) -> SafeString:
-        return link(list_of(AuditEntry, object_type="calendar", object_id=calendar.pk), "Audit trail")

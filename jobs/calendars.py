@@ -5,21 +5,21 @@ from typing import Any
 from uuid import UUID
 
 from django.db import IntegrityError, transaction
-from django.db.models import F, QuerySet
+from django.db.models import QuerySet
 
 from auditlog.actions import Action
 from auditlog.record import record
 from jobs.database_clock import database_now
 from jobs.input_checks import Json, expect_object, refuse_unknown, refused, shown
-from jobs.models import Calendar, JobStatus, JobVersion, Tenant
+from jobs.models import Calendar, JobVersion, Tenant
 from jobs.refusals import Conflict, DuplicateName, FieldError, InvalidInput, Missing
 from jobs.schedules import BadCalendar, calendar_as_json, read_calendar
+from jobs.used_by import job_names, of_living_jobs
 from jobs.working_times import stored
 
 FIELDS = ("name", "description", "timezone", "dates", "weekly")
 WORKING_TIME = ("timezone", "dates", "weekly")
 LONGEST_DESCRIPTION = 200
-MOST_USERS_NAMED = 10
 # Of a tenant: every scheduler keeps those in memory that jobs plan by.
 MOST_CALENDARS = 100
 # Before every job's id: none of them has its clock by the new edition yet.
@@ -89,15 +89,9 @@ def edit_calendar(calendar: Calendar, data: object) -> Calendar:
 def delete_calendar(calendar: Calendar, reason: str = "") -> None:
     """Only while no job plans by it. Soft: earlier versions of jobs still say what they planned by."""
     locked = _lock(calendar)
-    names = list(
-        users(locked).order_by("job__name").values_list("job__name", flat=True)[: MOST_USERS_NAMED + 1]
-    )
-    if names:
-        more = f" and more: GET /api/v1/jobs?calendar={locked.name}" if len(names) > MOST_USERS_NAMED else ""
-        raise CalendarInUse(
-            f"jobs plan by {locked.name}: {', '.join(names[:MOST_USERS_NAMED])}{more}",
-            hint="give them another schedule first",
-        )
+    rest = f" and more: GET /api/v1/jobs?calendar={locked.name}"
+    if names := job_names(users(locked).order_by("job__name"), rest):
+        raise CalendarInUse(f"jobs plan by {locked.name}: {names}", hint="give them another schedule first")
     locked.deleted_at = locked.updated_at = database_now()
     locked.rearmed_to = None
     locked.save(update_fields=["deleted_at", "updated_at", "rearmed_to"])
@@ -105,9 +99,8 @@ def delete_calendar(calendar: Calendar, reason: str = "") -> None:
 
 
 def users(calendar: Calendar) -> QuerySet[JobVersion]:
-    """The present versions of the jobs that plan by it. What is cancelled or deleted never plans again."""
-    present = calendar.versions.filter(version=F("job__version"), job__deleted_at=None)
-    return present.exclude(job__status=JobStatus.CANCELLED)
+    """The present versions of the jobs that plan by it."""
+    return of_living_jobs(calendar.versions.all())
 
 
 def facts(calendar: Calendar) -> Json:

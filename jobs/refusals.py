@@ -28,6 +28,10 @@ class Refused(Exception):
         self.link = link
 
 
+def hinted(text: str, hint: str) -> str:
+    return f"{text} ({hint})" if hint else text
+
+
 class InvalidInput(Refused):
     """The request cannot be used as written."""
 

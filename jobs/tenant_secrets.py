@@ -10,7 +10,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
-from django.db.models import Count, F, QuerySet
+from django.db.models import Count, QuerySet
 from django.views.decorators.debug import sensitive_variables
 
 from auditlog.actions import Action
@@ -18,15 +18,15 @@ from auditlog.context import current_actor
 from auditlog.record import record
 from jobs.database_clock import database_now
 from jobs.input_checks import refused
-from jobs.models import JobStatus, JobVersion, Secret, Tenant
+from jobs.models import JobVersion, Secret, Tenant
 from jobs.refusals import Conflict, DuplicateName, FieldError, InvalidInput, Missing
+from jobs.used_by import job_names, of_living_jobs
 from scheduler_project.sdk.masking import SHORTEST_SECRET
 from scheduler_project.sdk.references import NAME, SecretUnreadable
 from scheduler_project.sdk.secret_box import MAKE_ONE, SecretBox
 
 LONGEST_VALUE = 32_768
 MOST_SECRETS = 500
-MOST_USERS_NAMED = 10
 NAME_HINT = "letters, digits and _, no digit first, at most 60, such as PAYMENTS_KEY"
 
 
@@ -115,15 +115,9 @@ def delete_secret(secret: Secret, reason: str = "") -> None:
     locked = Secret.objects.select_for_update().filter(pk=secret.pk).first()
     if locked is None:
         raise Missing
-    names = list(
-        users(locked).order_by("job__name").values_list("job__name", flat=True)[: MOST_USERS_NAMED + 1]
-    )
-    if names:
-        more = f" and more: GET /api/v1/jobs?secret={locked.name}" if len(names) > MOST_USERS_NAMED else ""
-        raise SecretInUse(
-            f"jobs refer to {locked.name}: {', '.join(names[:MOST_USERS_NAMED])}{more}",
-            hint="take it out of their targets first",
-        )
+    rest = f" and more: GET /api/v1/jobs?secret={locked.name}"
+    if names := job_names(users(locked).order_by("job__name"), rest):
+        raise SecretInUse(f"jobs refer to {locked.name}: {names}", hint="take it out of their targets first")
     record(
         Action.SECRET_DELETED, locked, tenant_id=locked.tenant_id, before={"name": locked.name}, reason=reason
     )
@@ -131,14 +125,10 @@ def delete_secret(secret: Secret, reason: str = "") -> None:
 
 
 def users(secret: Secret) -> QuerySet[JobVersion]:
-    """The present versions of the jobs that refer to it. What is cancelled or deleted never runs again."""
-    versions = JobVersion.objects.exclude(secret_names=[]).filter(
-        job__tenant=secret.tenant_id,
-        secret_names__contains=[secret.name],
-        version=F("job__version"),
-        job__deleted_at=None,
-    )
-    return versions.exclude(job__status=JobStatus.CANCELLED)
+    """The present versions of the jobs that refer to it."""
+    named = JobVersion.objects.filter(job__tenant=secret.tenant_id, secret_names__contains=[secret.name])
+    # Of an index of those that refer to any.
+    return of_living_jobs(named.exclude(secret_names=[]))
 
 
 def box() -> SecretBox:

@@ -28,6 +28,7 @@ from runs.queries import Connection, rows
 from runs.states import LiveState
 from scheduler_project.sdk.callbacks import digest_of, token_of
 from scheduler_project.sdk.capture import secrets_in
+from scheduler_project.sdk.claim_details import claim_of
 from scheduler_project.sdk.execute import MAX_RESULT
 from scheduler_project.sdk.ledger import Claim, Ended
 from scheduler_project.sdk.masking import Masker
@@ -42,7 +43,6 @@ from scheduler_project.sdk.outcomes import (
     stated_failure,
 )
 from scheduler_project.sdk.retries import classified, decide
-from scheduler_project.sdk.spool import claim_of
 
 logger = logging.getLogger(__name__)
 

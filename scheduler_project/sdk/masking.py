@@ -17,6 +17,27 @@ SHORTEST_SECRET = 4
 SHORTEST_PART = 8
 # What is left of a secret where a text was cut off.
 SHORTEST_BEGINNING = 6
+# By which forms are told apart.
+BEGINNING = 4
+# What programs write by number in JSON beside what they must, and how a slash.
+JSON_WRITERS = (
+    ("", "/"),
+    # PHP, by itself and in Symfony and Laravel.
+    ("", "\\/"),
+    ("\"&'<>", "\\/"),
+    # Go and Rails, Jinja, Gson, .NET.
+    ("&<>", "/"),
+    ("&'<>", "/"),
+    ("&'<=>", "/"),
+    ("\"&'+<>`", "/"),
+    # All that anybody does.
+    ("&'+/<=>", "/"),
+)
+JSON_NUMBERS = ("\\u{:04x}", "\\u{:04X}")
+JSON_ESCAPE = re.compile(r"\\(?:u[0-9a-f]{4}|.)")
+# What stays as it is in a URL: in its path and elsewhere, after JavaScript's encodeURIComponent and encodeURI, after
+# Go's PathEscape, in forms as browsers and Java write them, and .NET.
+URL_SAFE = ("/", "", "!'()*", "!#$&'()*+,/:;=?@", "$&+:=@", "*", "!()*")
 
 
 class Masker:
@@ -25,7 +46,7 @@ class Masker:
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         forms = {form for secret in secrets if len(secret) >= SHORTEST_SECRET for form in forms_of(secret)}
         self._forms = sorted(forms, key=lambda form: (-len(form), form))
-        self._pattern = re.compile("|".join(map(re.escape, self._forms)))
+        self._pattern = pattern_of(self._forms)
         self.longest = len(self._forms[0]) if self._forms else 0
 
     def __repr__(self) -> str:
@@ -72,6 +93,15 @@ class Masker:
         return value
 
 
+def pattern_of(forms: Iterable[str]) -> re.Pattern[str]:
+    """Any of them, the first of those that begin alike. Their beginning is looked at once: most forms of a secret
+    share it, and almost no text has it."""
+    alike: dict[str, list[str]] = {}
+    for form in forms:
+        alike.setdefault(form[:BEGINNING], []).append(re.escape(form[BEGINNING:]))
+    return re.compile("|".join(f"{re.escape(head)}(?:{'|'.join(ends)})" for head, ends in alike.items()))
+
+
 def unmasked(text: str) -> str:
     return text
 
@@ -92,19 +122,40 @@ def forms_of(secret: str) -> Iterator[str]:
 
 def _escaped(text: str) -> Iterator[str]:
     """As JSON, as Python's repr of a text and of bytes, as HTML."""
-    yield json.dumps(text)[1:-1]
-    yield json.dumps(text, ensure_ascii=False)[1:-1]
+    yield from _in_json(text)
     yield repr(text)[1:-1]
     yield repr(text.encode("utf-8", "surrogatepass"))[2:-1]
     yield html.escape(text)
 
 
+def _in_json(text: str) -> Iterator[str]:
+    """Beyond ASCII as it is and by number, all numbers in either case."""
+    plain, in_ascii = (json.dumps(text, ensure_ascii=ascii_only)[1:-1] for ascii_only in (False, True))
+    for written in {plain, in_ascii, JSON_ESCAPE.sub(_in_capitals, in_ascii)}:
+        for characters, slash in JSON_WRITERS:
+            for number in JSON_NUMBERS:
+                yield _numbered(written, characters, slash, number)
+
+
+def _in_capitals(escape: re.Match[str]) -> str:
+    return "\\u" + escape[0][2:].upper() if escape[0].startswith("\\u") else escape[0]
+
+
+def _numbered(written: str, characters: str, slash: str, number: str) -> str:
+    """Of what is JSON already; a quotation mark in it has a backslash."""
+    if '"' in characters:
+        written = written.replace('\\"', number.format(ord('"')))
+    numbers = {ord(character): number.format(ord(character)) for character in characters}
+    return written.translate({ord("/"): slash, **numbers})
+
+
 def _url_encoded(text: str) -> Iterator[str]:
     for encode in (quote, quote_plus):
-        for safe in ("/", ""):
+        for safe in URL_SAFE:
             encoded = encode(text, safe=safe, errors="surrogatepass")
-            yield encoded
-            yield re.sub(r"%[0-9A-F]{2}", lambda found: found[0].lower(), encoded)
+            for written in {encoded, encoded.replace("~", "%7E")}:
+                yield written
+                yield re.sub(r"%[0-9A-F]{2}", lambda found: found[0].lower(), written)
 
 
 def _base64(data: bytes, encode: Callable[[bytes], bytes]) -> Iterator[str]:
@@ -142,7 +193,7 @@ def in_use(masker: Masker) -> Iterator[None]:
 
 
 def masked_event(event: Any, hint: Any = None) -> Any:
-    """For `sentry_sdk.init(before_send=…)`, in a code base of one's own too."""
+    """For `sentry_sdk.init(before_send=…, before_breadcrumb=…)`, in a code base of one's own too."""
     for masker in list(_in_use.values()):
         event = masker.value(event)
     return event

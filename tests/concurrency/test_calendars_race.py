@@ -15,8 +15,13 @@ from jobs.services import create_job, edit_job, pause_job, resume_job
 from runs.models import Run
 from runs.trigger import trigger_due
 from scheduler_project.sdk.ids import run_id
-from tests.concurrency.staging import second_connection, wait_until_somebody_waits_for
-from tests.concurrency.test_changes_race import elsewhere, held_open, let_go
+from tests.concurrency.staging import (
+    held_open,
+    let_go,
+    meanwhile,
+    second_connection,
+    wait_until_somebody_waits_for,
+)
 from tests.factories import job_spec, make_due, make_tenant, post_job
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -49,7 +54,7 @@ def test_an_edit_waits_for_a_job_that_is_being_planned_and_finds_it(calendar: Ca
     with held_open() as first:
         job = create_job(calendar.tenant, job_spec(schedule=AT_NOON))
         noon = next_of(job)
-        with elsewhere(closing(calendar, noon)) as edit:
+        with meanwhile(closing(calendar, noon)) as edit:
             wait_until_somebody_waits_for(first)
             let_go(first)
             edit.result(timeout=10)
@@ -65,7 +70,7 @@ def test_a_job_that_takes_up_a_calendar_while_it_is_edited_plans_by_the_new_edit
     noon = next_of(job)
     with held_open() as first:
         closing(calendar, noon)()
-        with elsewhere(lambda: edit_job(job, {"schedule": AT_NOON})) as edit:
+        with meanwhile(lambda: edit_job(job, {"schedule": AT_NOON})) as edit:
             wait_until_somebody_waits_for(first)
             let_go(first)
             edit.result(timeout=10)
@@ -76,7 +81,7 @@ def test_jobs_are_planned_side_by_side(calendar: Calendar) -> None:
     post_job(calendar.tenant)
     with held_open():
         create_job(calendar.tenant, job_spec(schedule=AT_NOON))
-        with elsewhere(lambda: create_job(calendar.tenant, job_spec(schedule=AT_NOON))) as second:
+        with meanwhile(lambda: create_job(calendar.tenant, job_spec(schedule=AT_NOON))) as second:
             assert second.result(timeout=10).pk
 
 
@@ -86,7 +91,7 @@ def test_a_pass_that_meets_an_edit_of_a_job_comes_wholly_after_it(calendar: Cale
     closing(calendar, noon)()
     with held_open() as first:
         edit_job(job, {"schedule": {**AT_NOON, "cron": "30 12 * * *"}})
-        with elsewhere(rearm_all) as pass_over:
+        with meanwhile(rearm_all) as pass_over:
             wait_until_somebody_waits_for(first)
             let_go(first)
             pass_over.result(timeout=10)
@@ -100,9 +105,9 @@ def test_a_pass_that_meets_a_resume_sets_the_clock_after_it(calendar: Calendar) 
     pause_job(job)
     with held_open() as first:
         resume_job(job)
-        with elsewhere(closing(calendar, noon)) as edit:
+        with meanwhile(closing(calendar, noon)) as edit:
             edit.result(timeout=10)
-        with elsewhere(rearm_all) as pass_over:
+        with meanwhile(rearm_all) as pass_over:
             wait_until_somebody_waits_for(first)
             let_go(first)
             pass_over.result(timeout=10)
@@ -115,9 +120,9 @@ def test_a_pass_that_meets_the_trigger_keeps_its_run(calendar: Calendar) -> None
     planned = make_due(job)
     with second_connection() as scheduler, scheduler.transaction():
         assert trigger_due(scheduler, range(JOB_SLICES)).runs == 1
-        with elsewhere(closing(calendar, noon)) as edit:
+        with meanwhile(closing(calendar, noon)) as edit:
             edit.result(timeout=10)
-        with elsewhere(rearm_all) as pass_over:
+        with meanwhile(rearm_all) as pass_over:
             wait_until_somebody_waits_for(scheduler)
             let_go(scheduler)
             pass_over.result(timeout=10)
@@ -131,9 +136,9 @@ def test_an_edit_during_a_pass_begins_anew(calendar: Calendar) -> None:
     closing(calendar, noon)()
     with held_open() as first:
         JobClock.objects.select_for_update().get(job=job)
-        with elsewhere(rearm_calendars) as pass_over:
+        with meanwhile(rearm_calendars) as pass_over:
             wait_until_somebody_waits_for(first)
-            with elsewhere(closing(calendar, noon, noon + DAY)) as edit:
+            with meanwhile(closing(calendar, noon, noon + DAY)) as edit:
                 edit.result(timeout=10)
             let_go(first)
             assert pass_over.result(timeout=10) == 1
@@ -149,7 +154,7 @@ def test_a_held_job_stops_a_pass_for_a_moment_and_is_not_forgotten(calendar: Cal
     closing(calendar, noon)()
     with held_open():
         JobClock.objects.select_for_update().get(job=jobs[1])
-        with elsewhere(rearm_calendars) as pass_over:
+        with meanwhile(rearm_calendars) as pass_over:
             assert pass_over.result(timeout=10) == 1
     calendar.refresh_from_db()
     assert calendar.rearmed_to == jobs[0].pk
@@ -166,7 +171,7 @@ def test_two_schedulers_at_once_set_every_clock(calendar: Calendar) -> None:
         while rearm_calendars(7):
             pass
 
-    with elsewhere(rounds) as one, elsewhere(rounds) as other:
+    with meanwhile(rounds) as one, meanwhile(rounds) as other:
         one.result(timeout=30)
         other.result(timeout=30)
     rounds()
@@ -180,7 +185,7 @@ def test_a_calendar_deleted_while_a_job_takes_it_up_stays(calendar: Calendar) ->
     post_job(calendar.tenant)
     with held_open() as first:
         create_job(calendar.tenant, job_spec(schedule=AT_NOON))
-        with elsewhere(lambda: delete_calendar(calendar)) as delete:
+        with meanwhile(lambda: delete_calendar(calendar)) as delete:
             wait_until_somebody_waits_for(first)
             let_go(first)
             with pytest.raises(CalendarInUse):
@@ -193,7 +198,7 @@ def test_a_job_that_takes_up_a_calendar_while_it_is_deleted_is_refused(calendar:
     post_job(calendar.tenant)
     with held_open() as first:
         delete_calendar(calendar)
-        with elsewhere(lambda: create_job(calendar.tenant, job_spec(schedule=AT_NOON))) as create:
+        with meanwhile(lambda: create_job(calendar.tenant, job_spec(schedule=AT_NOON))) as create:
             wait_until_somebody_waits_for(first)
             let_go(first)
             with pytest.raises(InvalidInput, match="there is no calendar"):
@@ -204,7 +209,7 @@ def test_a_job_that_takes_up_a_calendar_while_it_is_deleted_is_refused(calendar:
 def test_two_edits_at_once_both_count(calendar: Calendar) -> None:
     with held_open() as first:
         edit_calendar(calendar, {"dates": ["2099-12-25"]})
-        with elsewhere(lambda: edit_calendar(calendar, {"timezone": "Europe/Berlin"})) as second:
+        with meanwhile(lambda: edit_calendar(calendar, {"timezone": "Europe/Berlin"})) as second:
             wait_until_somebody_waits_for(first)
             let_go(first)
             second.result(timeout=10)

@@ -19,7 +19,7 @@ from scheduler_project.sdk.postgres import SQL, report_values
 from scheduler_project.sdk.retries import decide
 from tests.concurrency.staging import dsn, meanwhile, second_connection, wait_until_somebody_waits_for
 from tests.factories import make_run, now
-from tests.runs.claims import ledger
+from tests.runs.claims import either_ledger as ledger
 from tests.runs.test_callbacks import accepted, claimed, waiting
 
 __all__ = ["ledger"]
@@ -34,8 +34,6 @@ def complete(claim: Claim, token: str, **body: Any) -> Any:
         return callbacks.complete(claim.run_id, token, body or SUCCESS)
     except Refused as refused:
         return refused.code
-    finally:
-        connection.close()
 
 
 def give_up() -> int:

@@ -7,8 +7,7 @@ from jobs.models import Job, Secret
 from jobs.refusals import InvalidInput
 from jobs.services import create_job
 from jobs.tenant_secrets import SecretInUse
-from tests.concurrency.staging import wait_until_somebody_waits_for
-from tests.concurrency.test_changes_race import elsewhere, held_open, let_go
+from tests.concurrency.staging import held_open, let_go, meanwhile, wait_until_somebody_waits_for
 from tests.factories import job_spec, make_pool, make_tenant
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -24,7 +23,7 @@ def secret() -> Secret:
 def test_a_deletion_waits_for_a_job_that_is_being_written_and_finds_it(secret: Secret) -> None:
     with held_open() as first:
         create_job(secret.tenant, job_spec(name="settle", target=TARGET))
-        with elsewhere(lambda: tenant_secrets.delete_secret(secret)) as deletion:
+        with meanwhile(lambda: tenant_secrets.delete_secret(secret)) as deletion:
             wait_until_somebody_waits_for(first)
             let_go(first)
             with pytest.raises(SecretInUse, match="settle"):
@@ -35,7 +34,7 @@ def test_a_deletion_waits_for_a_job_that_is_being_written_and_finds_it(secret: S
 def test_a_job_waits_for_a_deletion_and_finds_no_secret(secret: Secret) -> None:
     with held_open() as first:
         tenant_secrets.delete_secret(secret)
-        with elsewhere(lambda: create_job(secret.tenant, job_spec(target=TARGET))) as creation:
+        with meanwhile(lambda: create_job(secret.tenant, job_spec(target=TARGET))) as creation:
             wait_until_somebody_waits_for(first)
             let_go(first)
             with pytest.raises(InvalidInput, match="there is no secret TOKEN"):
@@ -46,7 +45,7 @@ def test_a_job_waits_for_a_deletion_and_finds_no_secret(secret: Secret) -> None:
 def test_a_new_value_holds_up_no_job(secret: Secret) -> None:
     with held_open():
         tenant_secrets.change_secret(secret, {"value": "value the second"})
-        with elsewhere(lambda: create_job(secret.tenant, job_spec(target=TARGET))) as creation:
+        with meanwhile(lambda: create_job(secret.tenant, job_spec(target=TARGET))) as creation:
             assert creation.result(timeout=10).spec.secret_names == ["TOKEN"]
 
 
@@ -54,7 +53,7 @@ def test_of_two_who_put_the_same_secret_the_later_one_gives_it_its_value(secret:
     tenant = secret.tenant
     with held_open() as first:
         tenant_secrets.put_secret(tenant, "FRESH", {"value": "of the first"})
-        with elsewhere(lambda: tenant_secrets.put_secret(tenant, "FRESH", {"value": "of the second"})) as put:
+        with meanwhile(lambda: tenant_secrets.put_secret(tenant, "FRESH", {"value": "of the second"})) as put:
             wait_until_somebody_waits_for(first)
             let_go(first)
             _, new = put.result(timeout=10)

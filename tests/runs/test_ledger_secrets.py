@@ -14,6 +14,7 @@ from jobs.models import Job, JobVersion, Secret
 from runs.states import LiveState
 from scheduler_project.sdk.ledger import Claim, Ended, Lane, Ledger, Wanted, base_token
 from scheduler_project.sdk.secret_box import hide_keys
+from tests.concurrency.staging import meanwhile
 from tests.factories import TASK, make_job, make_run, make_worker, now
 from tests.runs.claims import SUCCESS, claim_next, succeeded
 from tests.runs.claims import either_ledger as ledger
@@ -146,12 +147,11 @@ def test_its_use_is_noted_once_an_hour_and_nobody_waits_for_it(ledger: Ledger, j
 
 def claimed_elsewhere(ledger: Ledger, job: Job) -> dict[str, str]:
     """While this thread's connection is inside a transaction of its own."""
-    from tests.concurrency.test_changes_race import elsewhere
 
     def act() -> dict[str, str]:
         return claimed(ledger, job).secrets
 
-    with elsewhere(act) as claim:
+    with meanwhile(act) as claim:
         secrets: dict[str, str] = claim.result(timeout=10)
     return secrets
 

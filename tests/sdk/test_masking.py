@@ -3,13 +3,17 @@
 import base64
 import html
 import json
+import os
+import subprocess
+import sys
 from urllib.parse import quote, quote_plus, urlencode
 
 import pytest
 
 from scheduler_project.sdk.masking import MASK, Masker, in_use, masked_event
+from tests.processes import CHECKOUT
 
-SECRET = "s3cr3t/+ &?ÿ\"'<ü>\\end"
+SECRET = "s3cr3t/+ &?ÿ\"'<ü>=(~!*)$:@\\end"
 masked = Masker([SECRET])
 
 
@@ -34,6 +38,44 @@ masked = Masker([SECRET])
 def test_no_way_to_write_it_comes_through(written: str) -> None:
     assert "s3cr3t" not in masked(f"before {written} after")
     assert masked(f"before {written} after").startswith("before ")
+
+
+def numbered(written: str, characters: str, number: str) -> str:
+    return written.translate({ord(character): number.format(ord(character)) for character in characters})
+
+
+LOWER, CAPITAL = "\\u{:04x}", "\\u{:04X}"
+AS_IT_IS = json.dumps(SECRET, ensure_ascii=False)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        pytest.param(json.dumps(SECRET).replace("/", "\\/"), id="PHP"),
+        pytest.param(AS_IT_IS.replace("/", "\\/"), id="PHP, JSON_UNESCAPED_UNICODE"),
+        pytest.param(
+            numbered(AS_IT_IS.replace('\\"', "\\u0022").replace("/", "\\/"), "&'<>", CAPITAL),
+            id="Symfony and Laravel",
+        ),
+        pytest.param(
+            numbered(AS_IT_IS.replace('\\"', "\\u0022"), "&'+<>`ÿü", CAPITAL),
+            id=".NET",
+        ),
+        pytest.param(numbered(AS_IT_IS, "&'<=>", LOWER), id="Gson"),
+        pytest.param(numbered(AS_IT_IS, "&<>", LOWER), id="Go and Rails"),
+        pytest.param(numbered(json.dumps(SECRET), "&<>", CAPITAL), id="Django's json_script"),
+        pytest.param(numbered(json.dumps(SECRET), "&'<>", LOWER), id="Jinja's tojson"),
+        pytest.param(numbered(AS_IT_IS, "&'+/<=>", LOWER), id="all by number"),
+        pytest.param(numbered(AS_IT_IS, "&'+/<=>", CAPITAL), id="all by number, in capitals"),
+        pytest.param(quote(SECRET, safe="!'()*"), id="encodeURIComponent"),
+        pytest.param(quote(SECRET, safe="!'()*;,/?:@&=+$#"), id="encodeURI"),
+        pytest.param(quote_plus(SECRET, safe="*").replace("~", "%7E"), id="URLSearchParams and Java"),
+        pytest.param(quote(SECRET, safe="$&+=:@"), id="Go's PathEscape"),
+        pytest.param(quote_plus(SECRET, safe="!()*").replace("~", "%7E"), id="WebUtility.UrlEncode"),
+    ],
+)
+def test_nor_do_other_languages_ways(written: str) -> None:
+    assert masked(f"before {written} after").replace('"', "") == f"before {MASK} after"
 
 
 @pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode])
@@ -88,6 +130,33 @@ def test_what_goes_to_sentry_is_masked_while_a_body_has_the_secret() -> None:
     with in_use(masked):
         assert masked_event(event) == {"exception": {"values": [{"value": f"no {MASK}"}]}, "level": "error"}
     assert masked_event(event) == event
+
+
+LATER = """
+import httpx, sentry_sdk
+import scheduler_project.settings
+from scheduler_project.sdk.masking import Masker, in_use
+
+sentry_sdk.get_client().transport.capture_envelope = lambda envelope: print(envelope.serialize().decode())
+with in_use(Masker(["hunter2-and-more"])):
+    answering = httpx.MockTransport(lambda request: httpx.Response(200))
+    httpx.Client(transport=answering).get("http://called.example/?key=hunter2-and-more")
+sentry_sdk.capture_message("another tenant's trouble")
+"""
+
+
+def test_what_the_platforms_sentry_hears_later_holds_no_secret_of_a_body_that_ended() -> None:
+    """What led to an event goes along with it: the calls that were made before."""
+    given = {"SECRET_KEY": "x", "DATABASE_URL": "postgresql://nobody@127.0.0.1/none"}
+    done = subprocess.run(
+        [sys.executable, "-c", LATER],
+        env=os.environ | given | {"SENTRY_DSN": "http://key@127.0.0.1:1/1"},
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+    )
+    assert "another tenant's trouble" in done.stdout and "called.example" in done.stdout, done.stderr
+    assert "hunter2" not in done.stdout
 
 
 def test_a_masker_shows_nothing_of_itself() -> None:

@@ -15,6 +15,7 @@ import pytest
 from celery import Celery
 
 from scheduler_project.sdk.celery_target import CeleryTarget
+from scheduler_project.sdk.claim_details import details_of
 from scheduler_project.sdk.execute import execute
 from scheduler_project.sdk.hand import Hand
 from scheduler_project.sdk.interrupts import Interrupts
@@ -23,8 +24,8 @@ from scheduler_project.sdk.log_store import FolderLogStore
 from scheduler_project.sdk.masking import MASK
 from scheduler_project.sdk.outcomes import TRANSIENT, USER, Outcome
 from scheduler_project.sdk.slots import SlotTable
-from scheduler_project.sdk.spool import Letter, Spool, details_of
-from scheduler_project.sdk.targets import Targets
+from scheduler_project.sdk.spool import Spool, Untold
+from scheduler_project.sdk.targets import Attempt, Targets, WaitForCallback
 from tests.sdk.test_celery_target import make_claim
 
 SECRET = "hunter2-and-more/ö"
@@ -134,6 +135,19 @@ def test_a_line_that_is_too_long_is_not_cut_through_the_secret(table: Table) -> 
     assert not [line for line in lines if "hunter" in line or "and-more" in line]
 
 
+def test_the_token_of_a_callback_is_masked_as_a_secret_is(table: Table) -> None:
+    """What accepts a call may answer with all the headers that it got."""
+
+    def show_headers(attempt: Attempt) -> None:
+        attempt.log.write("http", f"Beatkeeper-Callback-Token: {attempt.callback_token}")
+        raise WaitForCallback(60)
+
+    table.targets.add("http", show_headers)
+    target = {"kind": "http", "url": "https://team.example/", "callback": {"timeout": "PT1M"}}
+    outcome = table.carry_out(make_claim(target))
+    assert outcome.awaited and table.log(outcome) == [f"Beatkeeper-Callback-Token: {MASK}"]
+
+
 def test_what_retry_is_given_is_kept_with_its_references(table: Table) -> None:
     outcome = table.carry_out(table.claim("retries"))
     assert outcome.error_class == TRANSIENT and outcome.error_line == MASK
@@ -156,7 +170,7 @@ def test_nothing_that_is_written_down_of_a_claim_has_it(table: Table, tmp_path: 
     claim = table.claim("raises")
     outcome = table.carry_out(claim)
     (tmp_path / "spool").mkdir()
-    Spool(tmp_path / "spool").put(Letter(claim, outcome, None))
+    Spool(tmp_path / "spool").put(Untold(claim, outcome, None))
     written = [repr(claim), str(claim), str(details_of(claim)), repr(outcome)]
     written += [path.read_text() for path in (tmp_path / "spool").iterdir()]
     assert not [text for text in written if "hunter" in text]

@@ -18,13 +18,17 @@ def digest(text: str) -> str:
 
 
 @app.task(name="tests.tells", bind=True)
-def tells(self: Any, key: str, raising: bool = False) -> dict[str, Any]:
+def tells(self: Any, key: str, raising: bool = False, again: float | None = None) -> dict[str, Any]:
     print("had", digest(key), flush=True)  # noqa: T201
     print("key:", key, flush=True)  # noqa: T201
     print(f"Basic {base64.b64encode(f'user:{key}'.encode()).decode()}", file=sys.stderr)  # noqa: T201
     sys.stdout.write(key[:7])
     sys.stdout.write(key[7:] + "\n")
     logging.getLogger("telling").warning("GET /?key=%s", quote_plus(key), extra={"given": {"key": key}})
+    if again is not None and not self.request.retries:
+        raise self.retry(
+            kwargs={"key": key, "again": again, "raising": raising}, exc=ValueError(key), countdown=again
+        )
     if raising:
         raise ValueError(f"nobody takes {key!r}")
     return {"digest": digest(key), "given": [key], "request": repr(self.request.kwargs)}

@@ -1,8 +1,11 @@
-"""Five secrets are used in every way a job can use one, by bodies that tell all they know; then each is searched for
-in everything the platform leaves behind. That the search finds what is there is shown in every place."""
+"""Secrets are used in every way a job can use one, on a worker of the database and on one over HTTPS, by bodies that
+tell all they know; then each is searched for in everything the platform leaves behind. That the search finds what is
+there is shown in every place."""
 
 import base64
 import gzip
+import hashlib
+import hmac
 import json
 import os
 import secrets
@@ -10,8 +13,8 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote_plus
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs, quote_plus, urlsplit
 from uuid import UUID
 
 import kombu
@@ -20,34 +23,49 @@ from django.contrib.auth import get_user_model
 from django.test import Client
 from django.urls import reverse
 
-from jobs.models import Job, Secret
+from jobs.models import Job, Role, Secret
 from runs.models import Lane
 from scheduler_project.sdk.masking import MASK
 from tests.api_client import Caller
-from tests.factories import make_worker
+from tests.factories import make_key, make_pool, make_worker
+from tests.own_ca import OwnCA
 from tests.processes import Processes
-from tests.system.platform import Platform, our_connection
+from tests.system.platform import AT_ONCE, Platform, Worker, our_connection
 from tests.system.telling_tasks import digest
+from tests.system.test_remote_worker import NOT_ITS_OWN
 from tests.system.trace_search import Traces
 
-USES = ("HEADER", "BODY", "ENV", "KWARG", "INPUT")
+USES = (
+    *("HEADER", "BODY", "URL", "SIGN", "CALLBACK", "ENV", "KWARG", "INPUT", "RETRY"),
+    *("REMOTE_KWARG", "REMOTE_INPUT", "REMOTE_RETRY"),
+)
+TELLS = "tests.tells"
+FAIL = ("env", "kwarg", "remote_kwarg")
+# The body of a call tells it to the far side alone, by a signature.
+NEVER_TOLD = "sign"
 ONCE = {"max_attempts": 1}
 
 
+class Call(NamedTuple):
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+
 class Far:
-    """The far side: keeps what it was sent, and sends it back."""
+    """The far side: keeps what it was sent, and sends it back. At /later it tells the outcome when it is asked to."""
 
     def __init__(self) -> None:
-        self.seen: list[tuple[dict[str, str], bytes]] = []
+        self.seen: list[Call] = []
         far = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
-                far.seen.append((dict(self.headers), body))
-                self.send_response(200)
+                far.seen.append(Call(self.path, dict(self.headers), body))
+                self.send_response(202 if self.path == "/later" else 200)
                 self.end_headers()
-                self.wfile.write(f"{self.headers}\n".encode() + body)
+                self.wfile.write(f"{self.path}\n{self.headers}\n".encode() + body)
 
             def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name there
                 pass
@@ -55,6 +73,10 @@ class Far:
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.address = f"127.0.0.1:{self.server.server_address[1]}"
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def at(self, path: str) -> Call:
+        (call,) = (call for call in self.seen if urlsplit(call.path).path == path)
+        return call
 
     def close(self) -> None:
         self.server.shutdown()
@@ -75,8 +97,10 @@ class Scene:
         self.platform, self.far, self.traces = platform, far, Traces(platform)
         self.values = {name: f"{secrets.token_hex(9)}/+ %&{secrets.token_hex(9)}" for name in USES}
         with our_connection():
-            platform.pool.exported_tasks.append("tests.tells")
+            platform.pool.exported_tasks.append(TELLS)
             platform.pool.save()
+            self.remote_pool = make_pool(slug="remote", shared=False, exported_tasks=[TELLS])
+            self.remote_pool.tenants.add(platform.tenant)
             platform.tenant.allowed_hosts = [far.address]
             platform.tenant.save()
             self.caller = Caller(platform.tenant)
@@ -109,8 +133,17 @@ class Scene:
             ):
                 assert self.post("secrets", wrong).status_code == 400
 
-    def job(self, name: str, target: dict[str, Any]) -> Job:
-        spec = {"name": name, "target": target, "retry": ONCE, "overlap": "allow_all"}
+    def remote_worker(self, port: int, ca: OwnCA) -> Worker:
+        """It knows an address, a key of its pool and a CA, and nothing of how secrets are kept."""
+        with our_connection():
+            _, key = make_key(self.platform.tenant, Role.WORKER, pool=self.remote_pool)
+        env: dict[str, Any] = dict.fromkeys((*NOT_ITS_OWN, "ENCRYPTION_KEYS"))
+        env |= {"BEATKEEPER_URL": f"https://localhost:{port}", "BEATKEEPER_CA_FILE": str(ca.ca)}
+        env |= {"BEATKEEPER_API_KEY": key, "SAMPLE_POOL": ""}
+        return self.platform.worker(app="tests.system.telling_tasks", slots=1, **env)
+
+    def job(self, name: str, target: dict[str, Any], **more: Any) -> Job:
+        spec = {"name": name, "target": target, "retry": ONCE, "overlap": "allow_all", **more}
         made = self.post("jobs", spec)
         assert made.status_code == 201, made.content
         with our_connection():
@@ -121,28 +154,63 @@ class Scene:
         assert made.status_code == 201, made.content
 
     def jobs(self) -> dict[str, Job]:
-        calls = {"kind": "http", "url": f"http://{self.far.address}/hook"}
         secret = {name: f"${{secret:{name}}}" for name in USES}
+        return {
+            **self.calls(secret),
+            **self.commands(secret),
+            **self.tasks(secret),
+            **self.remote_tasks(secret),
+        }
+
+    def calls(self, secret: dict[str, str]) -> dict[str, Job]:
+        def call(name: str, path: str, **more: Any) -> Job:
+            return self.job(
+                name, {"kind": "http", "url": f"http://{self.far.address}{path}", "body": {}, **more}
+            )
+
+        return {
+            "header": call("header", "/header", headers={"X-Auth": f"Key {secret['HEADER']}"}),
+            "body": call("body", "/body", body={"deep": [secret["BODY"]]}),
+            "url": call("url", f"/url?key={secret['URL']}"),
+            "sign": call("sign", "/sign", sign={"secret": "SIGN"}),
+            "callback": call(
+                "callback", "/later", headers={"X-Auth": secret["CALLBACK"]}, callback={"timeout": "PT1H"}
+            ),
+        }
+
+    def commands(self, secret: dict[str, str]) -> dict[str, Job]:
         had = 'printf "had %s\\n" "$(printf %s "$KEY" | sha256sum)"'
         shell = f'{had}; echo "$KEY"; printf %s "$KEY" | base64 >&2; exit 3'
+        target = {"kind": "command", "argv": ["sh", "-c", shell], "env": {"KEY": secret["ENV"]}}
+        return {"env": self.job("env", target)}
+
+    def tasks(self, secret: dict[str, str]) -> dict[str, Job]:
         return {
-            "header": self.job(
-                "header", {**calls, "headers": {"X-Auth": f"Key {secret['HEADER']}"}, "body": {}}
-            ),
-            "body": self.job("body", {**calls, "body": {"deep": [secret["BODY"]]}}),
-            "env": self.job(
-                "env", {"kind": "command", "argv": ["sh", "-c", shell], "env": {"KEY": secret["ENV"]}}
-            ),
-            "kwarg": self.job(
-                "kwarg",
-                {
-                    "kind": "celery",
-                    "task": "tests.tells",
-                    "kwargs": {"key": secret["KWARG"], "raising": True},
-                },
-            ),
-            "input": self.job("input", {"kind": "celery", "task": "tests.tells", "kwargs": {"key": "none"}}),
+            "kwarg": self.job("kwarg", told(key=secret["KWARG"], raising=True)),
+            "input": self.job("input", told(key="none")),
+            "retry": self.job("retry", told(key=secret["RETRY"], again=0), retry=AT_ONCE),
         }
+
+    def remote_tasks(self, secret: dict[str, str]) -> dict[str, Job]:
+        there = {"pool": self.remote_pool.slug}
+        return {
+            "remote_kwarg": self.job("remote_kwarg", told(key=secret["REMOTE_KWARG"], raising=True), **there),
+            "remote_input": self.job("remote_input", told(key="none"), **there),
+            "remote_retry": self.job(
+                "remote_retry", told(key=secret["REMOTE_RETRY"], again=0), retry=AT_ONCE, **there
+            ),
+        }
+
+    def bring(self, outcome: dict[str, Any]) -> None:
+        """As the far side does that was called at /later."""
+        waiting = "SELECT FROM beatkeeper_live_run WHERE state = 'waiting_callback'"
+        self.platform.wait(lambda: self.platform.rows(waiting), 40, "a run that waits for its callback")
+        headers = self.far.at("/later").headers
+        path = urlsplit(headers["Beatkeeper-Callback-Url"]).path
+        token = {"Authorization": f"Bearer {headers['Beatkeeper-Callback-Token']}"}
+        with our_connection():
+            told = Client().post(path, json.dumps(outcome), content_type="application/json", headers=token)
+        assert self.traces.note(f"POST {path}", told).status_code == 200, told.content
 
     def look_at_everything(self, jobs: dict[str, Job]) -> None:
         for path in ("secrets", "jobs", "runs", "queues", *(f"secrets/{name}" for name in USES)):
@@ -166,63 +234,96 @@ class Scene:
             self.page("beatkeeper_auditlog_auditentry_change", entry["id"])
 
 
+def told(**kwargs: Any) -> dict[str, Any]:
+    return {"kind": "celery", "task": TELLS, "kwargs": kwargs}
+
+
 @pytest.fixture
 def scene(platform: Platform, far: Far) -> Scene:
     return Scene(platform, far)
 
 
-def test_no_secret_is_found_anywhere_after_real_runs(scene: Scene, processes: Processes) -> None:
+def test_no_secret_is_found_anywhere_after_real_runs(
+    scene: Scene, processes: Processes, api_port: int, own_ca: OwnCA
+) -> None:
     platform = scene.platform
     scheduler = platform.scheduler()
     workers = [
         platform.worker(app=app, slots=1) for app in ("tests.system.telling_tasks", "scheduler_project")
     ]
+    workers.append(scene.remote_worker(api_port, own_ca))
+    for worker in workers:
+        worker.wait_until_known()
     scene.keep_secrets()
     jobs = scene.jobs()
-    given = {"kwargs": {"key": "${secret:INPUT}"}}
+    inputs = {name: {"kwargs": {"key": f"${{secret:{name.upper()}}}"}} for name in ("input", "remote_input")}
     for name, job in jobs.items():
-        scene.run(job, given if name == "input" else None)
-    wanted = {
-        "header": "succeeded",
-        "body": "succeeded",
-        "env": "dead",
-        "kwarg": "dead",
-        "input": "succeeded",
+        scene.run(job, inputs.get(name))
+    scene.bring({"outcome": "succeeded", "result": {"given": [scene.values["CALLBACK"]]}})
+    runs = {
+        name: platform.run_of(job, "dead" if name in FAIL else "succeeded", 40) for name, job in jobs.items()
     }
-    runs = {name: platform.run_of(jobs[name], state, 40) for name, state in wanted.items()}
 
     assert_each_body_had_its_secret(scene, runs)
     assert_it_is_masked_where_it_was_told(scene, runs)
     while_it_runs_only_the_command_itself_has_it(scene)
+    while_they_wait_for_a_retry_only_their_references_are_kept(scene)
     scene.look_at_everything(jobs)
 
     for worker in workers:
         worker.kill_whole()
     # A worker that is only said to live: permits are sent, and stay where they are.
     with our_connection():
-        make_worker(platform.pool, known_targets=["tests.tells"])
-    for job in (jobs["input"], jobs["kwarg"]):
-        scene.run(job, given)
-    permits = platform.wait(scene.traces.drain_queues, 20, "permits in the queues")
-    assert permits and scheduler.is_alive()
+        for pool in (platform.pool, scene.remote_pool):
+            make_worker(pool, known_targets=[TELLS])
+    for name in ("input", "kwarg", "remote_input", "remote_kwarg"):
+        scene.run(jobs[name], inputs.get(name))
+    platform.wait(lambda: lanes(platform) <= queues_with_permits(scene), 20, "permits in both pools' queues")
+    assert scheduler.is_alive()
     assert scene.traces.found(scene.values.values()) == set()
     assert_the_search_finds_what_is_there(scene, processes)
 
 
+def lanes(platform: Platform) -> set[str]:
+    """Of both pools. Other queues of this run may hold what other tests left there."""
+    queues = {row["queue"] for row in platform.rows("SELECT queue FROM beatkeeper_lane")}
+    assert len(queues) == 2
+    return queues
+
+
+def queues_with_permits(scene: Scene) -> set[str]:
+    scene.traces.drain_queues()
+    return {queue for queue, _ in scene.traces.messages}
+
+
 def assert_each_body_had_its_secret(scene: Scene, runs: dict[str, Any]) -> None:
-    values, seen = scene.values, scene.far.seen
-    assert f"Key {values['HEADER']}" in [headers.get("X-Auth") for headers, _ in seen]
-    assert {"deep": [values["BODY"]]} in [json.loads(body) for _, body in seen]
-    for name in ("env", "kwarg", "input"):
+    values, far = scene.values, scene.far
+    assert far.at("/header").headers["X-Auth"] == f"Key {values['HEADER']}"
+    assert json.loads(far.at("/body").body) == {"deep": [values["BODY"]]}
+    assert parse_qs(urlsplit(far.at("/url").path).query) == {"key": [values["URL"]]}
+    assert far.at("/later").headers["X-Auth"] == values["CALLBACK"]
+    assert_is_signed(far.at("/sign"), values["SIGN"])
+    for name in ("env", "kwarg", "input", "retry", "remote_kwarg", "remote_input", "remote_retry"):
         assert f"had {digest(values[name.upper()])}" in scene.platform.log_of(runs[name]), name
-    assert runs["input"]["result"]["digest"] == digest(values["INPUT"])
+    for name in ("input", "retry", "remote_input", "remote_retry"):
+        assert runs[name]["result"]["digest"] == digest(values[name.upper()]), name
+    for name in ("retry", "remote_retry"):
+        assert scene.platform.outcomes(runs[name]) == ["failed", "succeeded"]
+
+
+def assert_is_signed(call: Call, key: str) -> None:
+    at, signed = (part.partition("=")[2] for part in call.headers["Beatkeeper-Signature"].split(","))
+    message = b"\n".join([at.encode(), b"POST", call.path.encode(), call.body])
+    assert signed == hmac.new(key.encode(), message, hashlib.sha256).hexdigest()
 
 
 def assert_it_is_masked_where_it_was_told(scene: Scene, runs: dict[str, Any]) -> None:
     for name, run in runs.items():
-        assert MASK in scene.platform.log_of(run), name
-    assert runs["kwarg"]["error_line"] == f"nobody takes '{MASK}'"
-    assert runs["input"]["result"]["given"] == [MASK]
+        assert name == NEVER_TOLD or MASK in scene.platform.log_of(run), name
+    for name in ("kwarg", "remote_kwarg"):
+        assert runs[name]["error_line"] == f"nobody takes '{MASK}'"
+    for name in ("input", "callback", "retry", "remote_input", "remote_retry"):
+        assert runs[name]["result"]["given"] == [MASK], name
 
 
 def while_it_runs_only_the_command_itself_has_it(scene: Scene) -> None:
@@ -236,6 +337,25 @@ def while_it_runs_only_the_command_itself_has_it(scene: Scene) -> None:
     assert scene.traces.found(scene.values.values()) == set()
     scene.platform.cancel(job)
     scene.platform.run_of(job, "cancelled")
+
+
+def while_they_wait_for_a_retry_only_their_references_are_kept(scene: Scene) -> None:
+    platform = scene.platform
+    places = {"RETRY": platform.pool.slug, "REMOTE_RETRY": scene.remote_pool.slug}
+    jobs = [
+        scene.job(f"patient {name}", told(key=f"${{secret:{name}}}", again=600), retry=AT_ONCE, pool=pool)
+        for name, pool in places.items()
+    ]
+    for job in jobs:
+        scene.run(job)
+    waiting = "SELECT input FROM beatkeeper_live_run WHERE state = 'delayed'"
+    platform.wait(lambda: len(platform.rows(waiting)) == len(jobs), 30, "runs between two attempts")
+    kept = {row["input"]["kwargs"]["key"] for row in platform.rows(waiting)}
+    assert kept == {f"${{secret:{name}}}" for name in places}
+    assert scene.traces.found(scene.values.values()) == set()
+    for job in jobs:
+        platform.cancel(job)
+        platform.run_of(job, "cancelled")
 
 
 def with_environment(needle: bytes) -> dict[int, bytes]:
@@ -255,7 +375,7 @@ def assert_the_search_finds_what_is_there(scene: Scene, processes: Processes) ->
     planted, platform = f"{secrets.token_hex(9)}/+ {secrets.token_hex(9)}", scene.platform
     coded = base64.b64encode(f"user:{planted}".encode()).decode()
     made = scene.post(
-        "jobs", {"name": "planted", "description": coded, "target": {"kind": "celery", "task": "tests.tells"}}
+        "jobs", {"name": "planted", "description": coded, "target": {"kind": "celery", "task": TELLS}}
     )
     scene.page("beatkeeper_jobs_job_change", UUID(made.json()["id"]))
     (platform.spool / "planted").write_text(base64.urlsafe_b64encode(planted.encode()).decode())
