@@ -4,7 +4,8 @@
                  presence tells of it
     trigger      trigger: due_jobs are read, visits decides (with stops, overlap, gaps), births writes the rows
     make up      gaps -> spans; catch_up works them off by catch_up_pace; ended_stops settles what a stop held back
-    dispatch     dispatch: lanes, shares and limits decide, the chosen are marked `queued`
+    dispatch     dispatch: pool_workers, lanes, shares and limits say how many, choosing says which; these are marked
+                 `queued`
     hand over    publish -> broker_session -> permits, to the queues of brokers; broker_users may read them
     claim, report, heartbeat    in the worker: scheduler_project/sdk (ledger.sql), targets/;
                  remote_ledger serves it over HTTPS, ledger_here in this process; callbacks bring an outcome later

@@ -7,6 +7,8 @@ from datetime import datetime
 
 # Above it people are misled: log lines, the admin in a browser, `date` in a shell.
 LIMIT_MS = 2000.0
+# Ten years: what is said to be further away is no clock.
+FARTHEST_MS = 10 * 365 * 86_400_000.0
 # The answer lies somewhere in the round trip: from a long one nothing is learnt.
 LONGEST_ROUND_TRIP = 1.0
 

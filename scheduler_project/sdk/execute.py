@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from .callbacks import digest_of
+from .callbacks import digest_of, token_of
 from .capture import AttemptLog, captured, secrets_in
 from .hand import Hand
 from .interrupts import Interrupts
@@ -54,8 +54,7 @@ def execute(
         given = with_secrets(claim)
     except (SecretMissing, SecretUnreadable) as error:
         return classified(failure(error, started_at, now_utc()), claim.retry)
-    mask = [*secrets_in(given.target), *given.secrets.values()]
-    log = AttemptLog(store, claim.run_id, claim.claim_seq, mask=mask)
+    log = AttemptLog(store, claim.run_id, claim.claim_seq, mask=hidden(given))
     attempt = Attempt(given, hand, log, name)
     with captured(log):
         outcome = call(attempt, targets, interrupts, started_at)
@@ -71,6 +70,14 @@ def with_secrets(claim: Claim) -> Claim:
         return claim
     target = resolved_target(claim.target, claim.secrets)
     return replace(claim, target=target, input=resolved(claim.input, claim.secrets))
+
+
+def hidden(claim: Claim) -> list[str]:
+    """What a body is given and its log must not have. A call's far side may answer with the token it was told."""
+    found = [*secrets_in(claim.target), *claim.secrets.values()]
+    if claim.target.get("callback"):
+        found.append(token_of(claim.token, claim.run_id, claim.claim_seq))
+    return found
 
 
 def call(attempt: Attempt, targets: Targets, interrupts: Interrupts, started_at: datetime) -> Outcome:

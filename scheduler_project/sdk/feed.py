@@ -13,6 +13,7 @@ import contextlib
 import gc
 import logging
 import os
+import resource
 import signal
 import socket
 import sys
@@ -32,7 +33,7 @@ from .app import Beatkeeper, keeper_of
 from .doorbell import Doorbell
 from .guarded import GuardedWorker
 from .ledger import Lane
-from .runtime import Runtime
+from .runtime import Config, Runtime
 from .work import Workbench, work_on_lane
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ IDLE_BEFORE_LEAVING = 60.0
 
 
 @dataclass(eq=False)
-class FedWorker:
+class WorkerInitSender:
     """What receivers of `worker_init` look at; Django's fix-up closes connections around tasks after it."""
 
     app: Celery
@@ -64,7 +65,7 @@ def load_app(name: str, hostname: str, level: int, logfile: str | None = None) -
     app.loader.init_worker()
     app.log.setup(level, logfile, redirect_stdouts=False, hostname=hostname)
     app.finalize()
-    signals.worker_init.send(sender=FedWorker(app, hostname))
+    signals.worker_init.send(sender=WorkerInitSender(app, hostname))
     return app
 
 
@@ -126,7 +127,8 @@ def serve(bench: Workbench, turn: int, leaving: Sequence[int] = ()) -> None:
     table, seen = bench.runtime.table, 0
     doorbell = Doorbell(bench.runtime.folder)
     lanes: dict[tuple[int, int], Lane] = {}
-    while not table.draining and not leaving:
+    done = 0
+    while not table.draining and not leaving and not is_worn(bench.runtime.config, done):
         if table.answer != seen:
             seen = table.answer
             lanes.update({(lane.pool_id, lane.tenant_id): lane for lane in bench.runtime.work()})
@@ -134,20 +136,37 @@ def serve(bench: Workbench, turn: int, leaving: Sequence[int] = ()) -> None:
             time.sleep(POLL)
             continue
         if permitted := doorbell.wait(0.0 if lanes else POLL):
-            served(bench, permitted)
+            done += served(bench, permitted)
         for lane in rotated(list(lanes.values()), turn) if lanes else ():
-            if not served(bench, lane):
+            if leaving or is_worn(bench.runtime.config, done):
+                return
+            if found := served(bench, lane):
+                done += found
+            else:
                 del lanes[lane.pool_id, lane.tenant_id]
         turn += 1
 
 
-def served(bench: Workbench, lane: Lane) -> bool:
+def is_worn(config: Config, done: int) -> bool:
+    """Another child takes its place, as in the host's own pool; what it began with is looked at after a run only."""
+    return bool(
+        (config.runs_per_child and done >= config.runs_per_child)
+        or (config.memory_per_child and done and most_memory() > config.memory_per_child)
+    )
+
+
+def most_memory() -> int:
+    """Of this process so far, in KiB, as the host's own pool measures it."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def served(bench: Workbench, lane: Lane) -> int:
     try:
-        return work_on_lane(bench, lane, TURN_SECONDS) > 0
+        return work_on_lane(bench, lane, TURN_SECONDS)
     except Exception:
         logger.exception("A claim in the lane %d:%d failed", lane.pool_id, lane.tenant_id)
         time.sleep(RESTART_PAUSE)
-        return False
+        return 0
 
 
 def rotated(lanes: list[Lane], turn: int) -> list[Lane]:
@@ -167,8 +186,11 @@ class Feed:
     def run(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
+        if self.guarded is not None:
+            self.runtime.table.feed = os.getpid()
         gc.freeze()
         while not self.stopping and not self.over():
+            self.runtime.table.feed_turned()
             if self.guarded is not None:
                 self.guarded.keep_guard()
             self.children.keep()
@@ -176,10 +198,13 @@ class Feed:
         self.drain()
 
     def over(self) -> bool:
-        """Attached only: nothing came for a while, or the worker it belongs to is leaving or gone."""
+        """Attached only: nothing came for a while, or the worker it belongs to is leaving or gone, or another feed
+        took its place while it hung."""
         if self.guarded is not None:
             return False
         table = self.runtime.table
+        if table.feed not in (0, os.getpid()):
+            return True
         if self.runtime.config.keeps_feed:
             return table.draining or not processes.alive(*table.parent)
         busy = (table.raw_owner(index)[0] for index in range(table.size) if table.state(index))
@@ -195,6 +220,7 @@ class Feed:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
         while self.children.pids:
+            self.runtime.table.feed_turned()
             if self.guarded is not None:
                 self.guarded.keep_guard()
             self.children.reap()
@@ -206,10 +232,18 @@ class Feed:
         self.stopping = True
 
 
-def fed_worker(keeper: Beatkeeper, name: str, slots: int) -> GuardedWorker:
+def guarded_worker(keeper: Beatkeeper, name: str, slots: int) -> GuardedWorker:
     if not keeper.ledger_url:
         raise SystemExit("No ledger: set BEATKEEPER_URL and BEATKEEPER_API_KEY, or BEATKEEPER_DATABASE_URL")
-    return GuardedWorker(keeper.spool_folder, keeper.config(name, slots, fed=True))
+    conf = keeper.app.conf
+    config = keeper.config(
+        name,
+        slots,
+        without_permits=True,
+        runs_per_child=conf.worker_max_tasks_per_child,
+        memory_per_child=conf.worker_max_memory_per_child,
+    )
+    return GuardedWorker(keeper.spool_folder, config)
 
 
 def main() -> None:
@@ -233,7 +267,7 @@ def main() -> None:
         Feed(app, runtime, runtime.config.name, None).run()
         return
     app = load_app(options.app, name, level)
-    guarded = fed_worker(keeper_of(app), name, options.slots)
+    guarded = guarded_worker(keeper_of(app), name, options.slots)
     Feed(app, guarded.runtime, name, guarded).run()
 
 

@@ -15,13 +15,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import fcntl
 import logging
 import os
 import shutil
 import signal
-import socket
-import subprocess
 import sys
 import threading
 import time
@@ -30,27 +27,31 @@ from pathlib import Path
 from typing import Any
 
 from . import processes
+from .batches import BATCH_SECONDS
+from .claim_details import claim_of
 from .delivery import Delivery
+from .feed_keeper import FeedKeeper
 from .heartbeat import Heartbeat, in_hand
 from .ledger import Claim, token_at
+from .orphans import Orphans
 from .outcomes import CANCELLED, TIMEOUT, WORKER_LOST, Outcome, now_utc, stated_failure, stopped_outcome
 from .remote_logs import Follower
 from .retries import classified, decide
 from .runtime import Runtime, is_remote
+from .slot_header import NOBODY
 from .slots import ASKED, CLAIMED, FOREIGN, FREE, HARD, HELD, NOT_KILLED, REPORTING, SOFT, Slot
-from .spool import Letter, claim_of, letter_of
+from .spool import ASK_SECONDS, Unheard, Untold, unheard_now, untold_of
+from .stillness import Stillness
 
 logger = logging.getLogger(__name__)
 
 TICK = 0.1
-# A run that takes longer keeps no others of its batch.
-LONG_RUN = 0.1
 HAND_OVER_WAIT = 0.2
-STUCK_REPORT = 60.0
+HUNG_IN_A_REQUEST_SECONDS = 60.0
 FEED_PATIENCE = 3.0
 LONGEST_FEED_PATIENCE = 15.0
 FEED_RESTART = 10.0
-LAST_WORDS = 3.0
+LAST_WORDS_SECONDS = 3.0
 
 
 class Guard:
@@ -60,13 +61,14 @@ class Guard:
         self.config = runtime.config
         self.heartbeat = Heartbeat(runtime, runtime.open_ledger())
         self.delivery = Delivery(runtime, runtime.open_ledger())
-        self._stopped_since = 0.0
+        self._hung_since = 0.0
+        self._parents_loop = Stillness()
         self._was_full = self._was_draining = False
-        self._feed: subprocess.Popen[bytes] | None = None
+        self.feed_keeper = FeedKeeper(runtime)
         self._feed_started = 0.0
 
     def run(self) -> None:
-        threading.Thread(target=settle_orphans, args=(self.runtime.folder,), daemon=True).start()
+        threading.Thread(target=Orphans(self.runtime.folder, Guard).keep_settling, daemon=True).start()
         self.heartbeat.start()
         self.delivery.start()
         if is_remote(self.config.ledger_url):
@@ -79,11 +81,11 @@ class Guard:
         self.last_words()
 
     def try_tick(self) -> None:
-        """A full disk or a slot we cannot read must not end the watch over the others."""
+        """Whatever goes wrong, the watch goes on."""
         try:
             self.tick()
         except Exception:
-            logger.exception("A look at the slots failed")
+            logger.exception("A look at the worker failed")
 
     def tick(self) -> None:
         now = processes.boottime()
@@ -93,11 +95,20 @@ class Guard:
             self.table.fence_at = 0.0
         for index, state in enumerate(self.table.states()):
             if state != FREE:
-                self.look_at(index, now)
+                # Of many slots some may take long, above all where much is to be killed.
+                self.table.ticked()
+                self.try_look_at(index, now)
         self.notice_changes()
         self.feed_on_demand(now)
 
     # One slot.
+
+    def try_look_at(self, index: int, now: float) -> None:
+        """A full disk or a slot we cannot read must not end the watch over the others."""
+        try:
+            self.look_at(index, now)
+        except Exception:
+            logger.exception("A look at slot %d failed", index)
 
     def look_at(self, index: int, now: float) -> None:
         if self.table.take_ownership(index):
@@ -106,6 +117,13 @@ class Guard:
         if self.table.state(index) == FOREIGN:
             return
         slot = self.table.read(index)
+        if (
+            slot is not None
+            and slot.state in (ASKED, REPORTING)
+            and now - slot.since > HUNG_IN_A_REQUEST_SECONDS
+        ):
+            # Also behind the fence: until nothing is in hand the worker does not begin anew.
+            self.kill(slot, "hung", HARD, slot.state)
         if self.table.fenced:
             self.fence_off(index, slot)
         elif slot is not None:
@@ -115,8 +133,6 @@ class Guard:
     def enforce(self, slot: Slot, now: float) -> None:
         request = self.table.kill_request(slot.index)
         asked = request.stage if request.token == slot.token else NOT_KILLED
-        if slot.state == REPORTING and now - slot.since > STUCK_REPORT:
-            self.kill(slot, "stuck", HARD, REPORTING)
         if slot.state != HELD:
             return
         if slot.token in self.heartbeat.heard.gone:
@@ -146,47 +162,52 @@ class Guard:
             if stage == SOFT:
                 self.ask_to_stop(current)
             else:
-                self.kill_body(current, insist or reason in ("gone", "given_back", "stuck"))
+                self.kill_body(current, insist or reason in ("gone", "given_back", "hung"))
         if reason == CANCELLED:
             # Whoever asked for it sees that it was heard.
             self.heartbeat.hurry()
 
     def relieve(self, slot: Slot, now: float) -> None:
-        """Nothing of a batch is stuck behind a long run, and what is cancelled or no longer ours is not begun."""
+        """Nothing of a batch waits behind a long run, and what is cancelled or no longer ours is not begun."""
         if slot.state != HELD or slot.count == 1:
             return
         heard = self.heartbeat.heard
-        waiting = range(slot.place + 1, slot.count)
-        if now - slot.since > LONG_RUN:
-            places = [*range(slot.place), *waiting]
+        waiting = range(slot.nth + 1, slot.count)
+        if now - slot.since > BATCH_SECONDS:
+            numbers = [*range(slot.nth), *waiting]
         else:
             unwanted = heard.gone | heard.cancels | heard.terminates
-            places = [place for place in waiting if token_at(slot.base, place) in unwanted]
-        places = [place for place in places if not slot.taken >> place & 1]
-        if not places:
+            numbers = [nth for nth in waiting if token_at(slot.base, nth) in unwanted]
+        numbers = [nth for nth in numbers if not slot.taken >> nth & 1]
+        if not numbers:
             return
         with self.table.hand_over(slot.index, wait=HAND_OVER_WAIT) as still:
             current = self.table.read(slot.index)
             if still and current is not None and (current.token, current.state) == (slot.token, HELD):
-                self.take_out(current, places)
+                self.take_out(current, numbers)
 
-    def take_out(self, slot: Slot, places: Sequence[int]) -> None:
+    def take_out(self, slot: Slot, numbers: Sequence[int]) -> None:
         """Told from here; in the spool first, so that a heartbeat between the two lists them still.
 
-        One that is over without an end beside it had no room for it: its owner has spooled it.
+        One that is over without an end beside it had no room for it: its owner has spooled it. When the spool takes
+        not all, what it took is taken out: it is delivered whatever becomes of the rest.
         """
         batch, ends = self.table.batch(slot.index), self.table.ends(slot.index)
-        self.runtime.spool.put(
-            *(
-                letter_of(claim_of(batch[place]), ends[place])
-                if place in ends
-                else Letter(claim_of(batch[place]))
-                for place in places
-                if place in batch and (place in ends or place > slot.place)
-            )
-        )
-        self.table.take(slot.index, sum(1 << place for place in places))
-        self.delivery.hurry()
+        untold = {
+            nth: untold_of(claim_of(batch[nth]), ends[nth]) if nth in ends else Untold(claim_of(batch[nth]))
+            for nth in numbers
+            if nth in batch and (nth in ends or nth > slot.nth)
+        }
+        taken: Sequence[int] = []
+        try:
+            self.runtime.spool.put(*untold.values())
+            taken = numbers
+        except OSError:
+            taken = [nth for nth, one in untold.items() if self.runtime.spool.holds(one.claim.token)]
+            raise
+        finally:
+            self.table.take(slot.index, sum(1 << nth for nth in taken))
+            self.delivery.hurry()
 
     def run_of(self, slot: Slot) -> Any:
         return (self.table.claim(slot) or {}).get("run_id")
@@ -218,10 +239,10 @@ class Guard:
         self.kill_process(*self.table.raw_owner(index))
 
     def bury(self, index: int) -> None:
-        """The slot's process is dead and the slot ours. An asked claim that was made goes back by rescue."""
+        """The slot's process is dead and the slot ours."""
         try:
             processes.signal_group(*self.table.raw_body(index), signal.SIGKILL)
-            with contextlib.suppress(ValueError, KeyError):
+            with contextlib.suppress(ValueError, KeyError, TypeError):
                 # What cannot be read goes back by rescue; the slot is needed.
                 self.settle_batch(self.table.raw(index))
             self.table.clear(index)
@@ -229,32 +250,42 @@ class Guard:
             self.table.drop_ownership(index)
 
     def settle_batch(self, slot: Slot) -> None:
-        """What is over is told, what was at work was lost or stopped, what waited goes back."""
+        """What is over is told, what was at work was lost or stopped, what waited or was never heard of goes back."""
         if slot.state not in CLAIMED:
             return
+        self.runtime.spool.put_unheard(*self.unheard(slot))
         ends, told = self.table.ends(slot.index), set(self.runtime.spool.tokens())
-        letters = []
-        for place, details in self.table.batch(slot.index).items():
+        untold = []
+        for nth, details in self.table.batch(slot.index).items():
             claim = claim_of(details)
-            if slot.taken >> place & 1 or claim.token in told:
+            if slot.taken >> nth & 1 or claim.token in told:
                 continue
-            if place in ends:
-                letters.append(letter_of(claim, ends[place]))
-            elif slot.state == ASKED or place > slot.place:
-                letters.append(Letter(claim))
+            if nth in ends:
+                untold.append(untold_of(claim, ends[nth]))
+            elif slot.state == ASKED or nth > slot.nth:
+                untold.append(Untold(claim))
             else:
-                letters.append(self.letter_of_stopped(slot, claim))
-        self.runtime.spool.put(*letters)
+                untold.append(self.untold_of_stopped(slot, claim))
+        self.runtime.spool.put(*untold)
         self.delivery.hurry()
 
-    def letter_of_stopped(self, slot: Slot, claim: Claim) -> Letter:
+    def unheard(self, slot: Slot) -> list[Unheard]:
+        """What it asked for and may have got: it died before it read the answer, or before it had written it down."""
+        asks = [(slot.next_base, slot.next_count)]
+        if slot.state == ASKED and not self.table.has_details(slot.index):
+            asks.append((slot.base, slot.count))
+        # One that began before it was upgraded does not say who it is.
+        asks = asks if slot.asker != NOBODY else []
+        return [unheard_now(slot.asker, base, count) for base, count in asks if count]
+
+    def untold_of_stopped(self, slot: Slot, claim: Claim) -> Untold:
         request = self.table.kill_request(slot.index)
         reason = request.reason if request.token == claim.token else ""
         if reason == "given_back":
-            return Letter(claim)
+            return Untold(claim)
         outcome = classified(self.outcome_of(slot, reason, claim.timeout), claim.retry)
         verdict = decide(outcome, claim.attempt, claim.retry, losses=claim.losses)
-        return Letter(claim, outcome, verdict, log_is_open=True)
+        return Untold(claim, outcome, verdict, log_is_open=True)
 
     def outcome_of(self, slot: Slot, reason: str, timeout: float) -> Outcome:
         finished_at = now_utc()
@@ -273,21 +304,33 @@ class Guard:
         return any(state in CLAIMED for state in self.table.states())
 
     def parent_lives(self) -> bool:
-        return processes.alive(*self.table.parent)
+        """A guard that cannot look, as with too many open files, takes it for living."""
+        try:
+            return processes.alive(*self.table.parent)
+        except OSError:
+            logger.exception("A look at the worker failed")
+            return True
 
     def watch_parent(self, now: float) -> None:
-        """A worker stopped for as long as a lease is treated as lost: it begins anew when it wakes."""
-        if not processes.stopped(self.table.parent[0]):
-            self._stopped_since = 0.0
+        """A worker that hangs for as long as a lease is treated as lost: it begins anew when it wakes."""
+        if not self.parent_hangs():
+            self._hung_since = 0.0
             self.heartbeat.suspended = False
             return
-        self._stopped_since = self._stopped_since or now
-        if (
-            not self.heartbeat.suspended
-            and now - self._stopped_since > self.config.lease - self.config.margin
-        ):
-            logger.error("The worker is stopped: what it runs is killed")
+        self._hung_since = self._hung_since or now
+        if not self.heartbeat.suspended and now - self._hung_since > self.config.lease - self.config.margin:
+            logger.error("The worker hangs: what it runs is killed")
             self.heartbeat.suspended = self.heartbeat.begin_anew = True
+
+    def parent_hangs(self) -> bool:
+        """Stopped; or, where it is its own feed, without turning its loop and without a child left that could work."""
+        pid, _ = self.table.parent
+        if processes.stopped(pid):
+            return True
+        if self.table.feed != pid:
+            return False
+        still = self._parents_loop.look(self.table.feed_turned_at) > self.config.lease
+        return still and not any(child != os.getpid() for child, _ in processes.children(pid))
 
     def notice_changes(self) -> None:
         """The ledger is told at once when the worker fills, empties or leaves."""
@@ -298,34 +341,38 @@ class Guard:
 
     def feed_on_demand(self, now: float) -> None:
         since = self.heartbeat.heard.work_since
-        if self._feed is not None and self._feed.poll() is not None:
-            self._feed = None
-        self.heartbeat.feeding = self._feed is not None
-        if self.config.fed or self.config.keeps_feed or not self.config.app or self._feed:
+        self.feed_keeper.replace_if_hung()
+        self.heartbeat.feeding = self.feed_keeper.is_running()
+        if (
+            self.config.without_permits
+            or self.config.keeps_feed
+            or not self.config.app
+            or self.feed_keeper.is_running()
+        ):
             return
         if not since or self.table.draining or now - self._feed_started < FEED_RESTART:
             return
         # A worker whose event loop turns serves what the answers name; it gets more time for it.
-        stands_still = now - self.table.looped_at > FEED_PATIENCE
-        if now - since > (FEED_PATIENCE if stands_still else LONGEST_FEED_PATIENCE):
+        loop_hangs = now - self.table.looped_at > FEED_PATIENCE
+        if now - since > (FEED_PATIENCE if loop_hangs else LONGEST_FEED_PATIENCE):
             logger.warning("Permits do not come through: runs are fetched from the ledger instead")
             self._feed_started = now
-            self._feed = subprocess.Popen(feed_command(self.runtime.folder), stdin=subprocess.DEVNULL)
+            self.feed_keeper.start()
 
     def last_words(self) -> None:
         """The worker is gone or going: nothing runs on, every end is told, the ledger knows we left."""
         logger.info("The worker is leaving")
         self.end_everything()
         self.delivery.finish()
-        self.delivery.join(LAST_WORDS)
+        self.delivery.join(LAST_WORDS_SECONDS)
         while not self.delivery.deliver_all() and not self.table.fenced:
             time.sleep(TICK)
         self.heartbeat.finish()
-        self.heartbeat.join(LAST_WORDS)
+        self.heartbeat.join(LAST_WORDS_SECONDS)
         self.leave()
 
     def end_everything(self) -> None:
-        until = time.monotonic() + LAST_WORDS
+        until = time.monotonic() + LAST_WORDS_SECONDS
         while self.any_claim() and time.monotonic() < until:
             for index, state in enumerate(self.table.states()):
                 if state in CLAIMED and self.table.take_ownership(index):
@@ -335,55 +382,29 @@ class Guard:
                     self.kill_process(*self.table.raw_owner(index))
             time.sleep(TICK)
 
-    def settle(self) -> None:
+    def settle(self) -> bool:
         """For a worker that ended together with its guard: what it left is told by another's."""
         self.end_everything()
-        if self.delivery.deliver_all():
-            self.leave()
+        until = time.monotonic() + ASK_SECONDS + LAST_WORDS_SECONDS
+        while not (told := self.delivery.deliver_all()) and time.monotonic() < until:
+            time.sleep(TICK)
+        return told and self.leave()
 
-    def leave(self) -> None:
+    def leave(self) -> bool:
+        """False: there is still something to tell."""
         if in_hand(self.runtime).tokens:
             logger.error("Results could not be told; they stay in %s", self.runtime.folder)
-            return
+            return False
         try:
             self.runtime.open_ledger().leave(self.table.incarnation)
         except Exception as error:
             logger.warning("The ledger does not know that we left: %s", error)
         shutil.rmtree(self.runtime.folder, ignore_errors=True)
-
-
-def settle_orphans(folder: Path) -> None:
-    """Folders beside ours whose worker and guard are both dead: a machine that went down, a killed group."""
-    for beside in sorted(folder.parent.glob("worker-*")):
-        try:
-            if beside != folder:
-                settle_orphan(beside)
-        except (FileNotFoundError, BlockingIOError):
-            # It is only being made, or somebody else is at it.
-            continue
-        except Exception as error:
-            logger.warning("%s is left as it is: %s", beside, error)
-
-
-def settle_orphan(folder: Path) -> None:
-    with open(folder / "orphan.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        runtime = Runtime(folder)
-        if runtime.config.host != socket.gethostname():
-            return  # a folder shared between containers: its processes may live, where we cannot see them
-        parent, parent_started = runtime.table.parent
-        if not parent or processes.alive(parent, parent_started) or processes.alive(*runtime.table.guard):
-            return
-        logger.info("Worker process %d ended without a word; its results are told now", parent)
-        Guard(runtime).settle()
+        return True
 
 
 def command(folder: Path) -> list[str]:
     return [sys.executable, "-m", f"{__package__}.guard", "--dir", str(folder)]
-
-
-def feed_command(folder: Path) -> list[str]:
-    return [sys.executable, "-m", f"{__package__}.feed", "--attached", str(folder)]
 
 
 def main() -> None:

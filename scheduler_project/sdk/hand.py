@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -36,11 +36,12 @@ class Hand:
             table.drop_ownership(index)
         return None
 
-    def ask(self, base: UUID, count: int = 1) -> None:
+    def ask(self, base: UUID, count: int = 1, asker: UUID = NOBODY) -> None:
         """Written before the claims are asked for, so that every heartbeat lists them from then on."""
         self.token = self.base = base
         with self._moving(ASKED) as at:
             self.table.put_owner(at, os.getpid(), self._started)
+            self.table.put_asker(at, asker)
             self.table.put_claim(at, base, 0, 0.0)
             self.table.put_batch(at, base, count)
             self.table.put_body(at, 0, 0)
@@ -55,12 +56,15 @@ class Hand:
             self.table.put_batch(at, base, last - base.int + 1)
             self.table.put_details(at, details)
 
-    def begin(self, place: int, claim_seq: int, deadline: float) -> bool:
-        """The next claim of the batch is at work. False: the guard has taken it."""
+    def begin(
+        self, nth: int, claim_seq: int, deadline: float, is_spooled: Callable[[], bool] = lambda: False
+    ) -> bool:
+        """The next claim of the batch is at work. False: the guard has taken it, or died between the two writes of
+        taking it."""
         with self.table.hand_over(self.index):
-            if self.table.taken(self.index) >> place & 1:
+            if self.table.taken(self.index) >> nth & 1 or is_spooled():
                 return False
-            self.token = token_at(self.base, place)
+            self.token = token_at(self.base, nth)
             with self.table.writing(self.index) as at:
                 self.table.put_state(at, HELD)
                 self.table.put_claim(at, self.token, claim_seq, deadline)
@@ -68,9 +72,10 @@ class Hand:
             self.state = HELD
         return True
 
-    def ended(self, place: int, end: dict[str, Any]) -> bool:
+    def ended(self, nth: int, end: dict[str, Any]) -> bool:
         """What came of the claim at work outlives us from here on. False: there is no room to write it down."""
-        line = json.dumps({"place": place, **end}, separators=(",", ":")).encode() + b"\n"
+        # A guard that began before an upgrade reads it by this key.
+        line = json.dumps({"place": nth, **end}, separators=(",", ":")).encode() + b"\n"
         with self.table.hand_over(self.index):
             return self.table.add_end(self.index, line)
 
@@ -82,9 +87,10 @@ class Hand:
         with self.table.writing(self.index) as at:
             self.table.put_body(at, group, leader_started)
 
-    def reporting(self, next_base: UUID = NOBODY, next_count: int = 0) -> int:
+    def reporting(self, next_base: UUID = NOBODY, next_count: int = 0, asker: UUID = NOBODY) -> int:
         """The batch is told, and perhaps another one asked for. Returns what the guard has taken of it."""
         with self._moving(REPORTING) as at:
+            self.table.put_asker(at, asker)
             self.table.put_next(at, next_base, next_count)
             return self.table.taken(self.index)
 
@@ -93,6 +99,12 @@ class Hand:
         self.token = self.base = NOBODY
         with self.table.hand_over(self.index):
             self.table.clear(self.index)
+
+    def abandon(self) -> None:
+        """What is in the slot is the guard's to tell and to give back, as if we had died."""
+        self.state = FREE
+        self.token = self.base = NOBODY
+        self.table.drop_ownership(self.index)
 
     def release(self) -> None:
         if self.state != FREE:

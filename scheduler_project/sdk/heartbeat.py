@@ -12,13 +12,23 @@ from dataclasses import dataclass, field
 from uuid import UUID, uuid4
 
 from . import clock_skew, processes
-from .ledger import Beat, Lane, Ledger, LedgerRefused, LedgerUnavailable, WorkerInfo
+from .ledger import (
+    MOST_HELD,
+    MOST_STOPPING,
+    Beat,
+    Lane,
+    Ledger,
+    LedgerRefused,
+    LedgerUnavailable,
+    WorkerInfo,
+)
 from .links import open_link
 from .outcomes import CANCELLED
 from .plan import plan, summary
 from .runtime import Runtime
 from .slot_header import NOBODY
 from .slots import CLAIMED, FOREIGN, HELD, NOT_KILLED, SlotTable
+from .spool import Spool
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +65,7 @@ class Heard:
 
 
 def in_hand(runtime: Runtime) -> InHand:
-    """Slots first, the spool after: a claim moves from the one to the other, so it is in at least one."""
+    """Slots first, what was unheard after, the spool last: so claims move, and each is in at least one."""
     tokens, made, busy, foreign = set(), set(), 0, 0
     for index in range(runtime.table.size):
         slot = runtime.table.read(index)
@@ -70,8 +80,17 @@ def in_hand(runtime: Runtime) -> InHand:
                 made.update(slot.tokens())
         elif slot.state == FOREIGN:
             foreign += 1
+    tokens.update(*(one.tokens for one in runtime.spool.unheard()))
     tokens.update(runtime.spool.tokens())
     return InHand(frozenset(tokens - {NOBODY}), frozenset(made), busy, foreign)
+
+
+def listed(tokens: frozenset[UUID], spool: Spool) -> list[UUID]:
+    """As many as a beat may name: what slots hold, always; of what waits in the spool the lowest tokens, and others
+    when those are delivered."""
+    spooled = tokens & set(spool.tokens()) if len(tokens) > MOST_HELD else frozenset[UUID]()
+    held = sorted(tokens - spooled)
+    return held + sorted(spooled)[: max(0, MOST_HELD - len(held))]
 
 
 def stopping(table: SlotTable) -> list[UUID]:
@@ -233,11 +252,11 @@ class Heartbeat(threading.Thread):
             slots=table.size,
             busy=now_in_hand.busy,
             foreign_busy=now_in_hand.foreign,
-            held=sorted(now_in_hand.tokens),
+            held=listed(now_in_hand.tokens, self._runtime.spool),
             draining=table.draining,
             lanes_after=max(self.heard.lanes, default=0),
             feed_after=0.0 if self.feeding else config.feed_after,
-            stopping=stopping(table),
+            stopping=stopping(table)[:MOST_STOPPING],
             skew_ms=self._skew_ms,
         )
         sent_at = processes.boottime()
@@ -278,6 +297,6 @@ class Heartbeat(threading.Thread):
         has_room = now.busy + now.foreign < self._runtime.table.size
         if self.feeding and (work or now.busy):
             return FEEDING
-        if work or (config.fed and has_room):
+        if work or (config.without_permits and has_room):
             return min(WITH_WORK, config.beat)
         return min(config.look, config.beat) if has_room else config.beat

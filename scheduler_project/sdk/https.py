@@ -26,6 +26,7 @@ from .client import BASE, checked_key, checked_url, in_words, problem_of
 from .clock_skew import RoundTrip
 from .errors import KeyRefused, refusal
 from .ledger import (
+    ANSWER_SECONDS,
     Answer,
     Beat,
     Claim,
@@ -46,7 +47,6 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 CONNECT_SECONDS = 5.0
-ANSWER_SECONDS = 15.0
 # Of logs that go along with reports, packed; larger ones go by themselves.
 LARGEST_LOGS_INLINE = 256 * 1024
 LARGEST_ANSWER = 64 * 1024 * 1024
@@ -56,8 +56,8 @@ MOST_KEPT = 8
 JSON = "application/json"
 GZIP = "application/gzip"
 LINES = "application/x-ndjson"
-# The platform, or what stands before it, is not able to answer now. Whether it did what was asked is not known.
-AWAY = (408, 425, 429, 500, 502, 503, 504)
+# Told to come again later.
+LATER = (408, 425, 429)
 
 
 @dataclass(frozen=True)
@@ -277,7 +277,7 @@ class HttpsLedger:
             connection.close()
 
     def _refusal(self, response: Response) -> Exception:
-        if response.status in AWAY:
+        if is_away(response.status):
             self._wait(response.retry_after)
             return LedgerUnavailable(f"{self._address.url} answered {response.status}")
         refused = refusal(response.status, problem_of(response.kind, response.body))
@@ -287,6 +287,11 @@ class HttpsLedger:
     def _wait(self, retry_after: str) -> None:
         if retry_after.isascii() and retry_after.isdecimal():
             self._silent_until = time.monotonic() + min(float(retry_after[:9]), LONGEST_WAIT)
+
+
+def is_away(status: int) -> bool:
+    """The platform, or what stands before it, cannot answer now. Whether it did what was asked is not known."""
+    return status in LATER or status >= 500
 
 
 def is_quiet(connection: http.client.HTTPConnection) -> bool:

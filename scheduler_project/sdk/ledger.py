@@ -11,6 +11,9 @@ from uuid import UUID, uuid4
 from .outcomes import Outcome, now_utc
 from .retries import Verdict
 
+# A ledger that has said nothing for so long is away.
+ANSWER_SECONDS = 15.0
+
 
 class LedgerUnavailable(Exception):
     """The ledger gave no answer; what was asked may or may not have happened."""
@@ -113,14 +116,18 @@ class Claim:
     traceparent: str = ""
     # How many of the attempts before ended with their worker.
     losses: int = 0
-    # What target and input refer to, by name; never in a slot, a letter of the spool, a log. One that could not be
-    # decrypted is why.
+    # What target and input refer to, by name; never in a slot, the spool, a log. One that could not be decrypted
+    # is why.
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
     unreadable: str = ""
 
 
 # As many runs as one claim may take.
 MOST_CLAIMS = 64
+# What a worker may have, over HTTPS; and what any worker lists in one beat.
+MOST_SLOTS = 10_000
+MOST_HELD = 20_000
+MOST_STOPPING = 5_000
 GIVEN_BACK = "given_back"
 READY = "ready"
 

@@ -90,18 +90,22 @@ SELECT known_targets FROM beatkeeper_worker_node WHERE incarnation = %(incarnati
 -- name: claim
 -- The lane's lowest-ranked queued runs of targets we know become ours, if our incarnation lives. A run that is held by
 -- a pause or a blackout, or no longer permitted in the pool, goes back to ready by the same statement. The tokens
--- follow the ranks, and a run that is held takes none. Of what is queued a slot takes
--- twice its share at the most, or others were idle.
+-- follow the ranks, and a run that is held takes none. Of what is queued in the pool for this worker's tenant, or for
+-- all, a slot takes twice its share at the most, or others were idle.
 WITH node AS MATERIALIZED (
-    SELECT pool_id, greatest(1, slots) AS slots FROM beatkeeper_worker_node
+    SELECT pool_id, greatest(1, slots) AS slots, coalesce(tenant_id, 0) AS from_tenant,
+           coalesce(tenant_id, 2147483647) AS to_tenant
+    FROM beatkeeper_worker_node
     WHERE incarnation = %(worker)s AND state = 'active' AND pool_id = %(pool_id)s
       AND last_beat_at > clock_timestamp() - make_interval(secs => lease_seconds)
 ), share AS MATERIALIZED (
     SELECT CASE WHEN %(most)s = 1 THEN 1 ELSE least(%(most)s, (
         SELECT ceil(2 * count(*) / node.slots::float8)::int
         FROM (SELECT FROM beatkeeper_live_run live
-              WHERE live.state = 'queued' AND live.pool_id = %(pool_id)s AND live.tenant_id = %(tenant_id)s
-              LIMIT %(most)s * node.slots) queued)) END AS runs
+              WHERE live.state = 'queued' AND live.pool_id = %(pool_id)s
+                -- A range and not an OR, so that the index is used for one tenant and for all.
+                AND live.tenant_id BETWEEN node.from_tenant AND node.to_tenant
+              ORDER BY live.tenant_id LIMIT %(most)s * node.slots) queued)) END AS runs
     FROM node
 ), picked AS MATERIALIZED (
     -- The outer limit tells the planner how few they are.
@@ -141,13 +145,13 @@ WITH node AS MATERIALIZED (
     JOIN beatkeeper_tenant tenant ON tenant.id = live.tenant_id
     JOIN beatkeeper_pool pool ON pool.id = live.pool_id
 ), numbered AS (
-    SELECT *, count(*) FILTER (WHERE NOT held) OVER (ORDER BY rank, id) AS place FROM looked_up
+    SELECT *, count(*) FILTER (WHERE NOT held) OVER (ORDER BY rank, id) AS nth FROM looked_up
 ), moved AS (
     UPDATE beatkeeper_live_run live
     SET state = CASE WHEN held THEN 'ready' ELSE 'running' END,
         attempt = live.attempt + CASE WHEN held THEN 0 ELSE 1 END,
         claim_seq = live.claim_seq + CASE WHEN held THEN 0 ELSE 1 END,
-        claim_token = CASE WHEN held THEN NULL ELSE (%(tokens)s::uuid[])[place] END,
+        claim_token = CASE WHEN held THEN NULL ELSE (%(tokens)s::uuid[])[nth] END,
         worker = CASE WHEN held THEN NULL ELSE %(worker)s::uuid END,
         claimed_at = CASE WHEN held THEN NULL ELSE clock_timestamp() END,
         started_at = CASE WHEN held THEN live.started_at ELSE coalesce(live.started_at, clock_timestamp()) END,
@@ -368,17 +372,19 @@ WITH RECURSIVE waiting (job_id, pool_id) AS (
             WHERE live.job_id = waiting.job_id AND live.state = state.value
               AND (live.state <> 'ready' OR live.pool_id = waiting.pool_id)
             LIMIT coalesce(%(max_running)s, 1000)
-        ) taken) AS places
+        ) taken) AS runs
     FROM waiting WHERE waiting.pool_id IS NOT NULL
 ), chosen AS MATERIALIZED (
     SELECT best.id FROM room CROSS JOIN LATERAL (
         SELECT id FROM beatkeeper_live_run
         WHERE job_id = %(job_id)s AND pool_id = room.pool_id AND state = 'blocked' AND reason = 'concurrency'
-        ORDER BY rank LIMIT greatest(0, room.places)
+        ORDER BY rank LIMIT greatest(0, room.runs)
         FOR UPDATE SKIP LOCKED
     ) best
 )
-UPDATE beatkeeper_live_run live SET state = 'ready', reason = '' FROM chosen WHERE live.id = chosen.id;
+UPDATE beatkeeper_live_run live SET state = 'ready', reason = ''
+-- As an array, of which the planner expects few; joined to many, all live runs would be read.
+WHERE live.id = ANY (ARRAY(SELECT id FROM chosen));
 
 -- name: release_waiting
 -- Of the runs that wait for the others of their job, the oldest goes once none of these is left. The caller holds the

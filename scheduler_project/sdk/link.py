@@ -14,7 +14,7 @@ from .errors import PlatformAway
 from .plan import Declared
 
 FINAL = ("succeeded", "dead", "cancelled", "skipped", "refused")
-FIRST_LOOK, LONGEST_LOOK = 0.1, 2.0
+FIRST_LOOK_SECONDS, LONGEST_LOOK_SECONDS = 0.1, 2.0
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class RequestedRun:
 
     def wait(self, timeout: float) -> RequestedRun:
         """Until it has its outcome; TimeoutError when that takes longer. A platform that is away is waited for."""
-        until, pause = time.monotonic() + timeout, FIRST_LOOK
+        until, pause = time.monotonic() + timeout, FIRST_LOOK_SECONDS
         while not self.finished:
             try:
                 self.refresh()
@@ -132,7 +132,7 @@ class RequestedRun:
             if time.monotonic() >= until:
                 raise TimeoutError(f"The run {self.key} is {self.state} after {timeout:g} s")
             time.sleep(min(pause, max(0.0, until - time.monotonic())))
-            pause = min(pause * 1.5, LONGEST_LOOK)
+            pause = min(pause * 1.5, LONGEST_LOOK_SECONDS)
         return self
 
     def cancel(self) -> RequestedRun:

@@ -165,10 +165,16 @@ class FolderLogStore:
 
 
 def log_store(url: str) -> FolderLogStore:
+    if folder := folder_of(url):
+        return FolderLogStore(Path(folder))
+    raise ValueError(f"The log store {urlsplit(url).scheme!r} is not known: use file:///an/absolute/folder")
+
+
+def folder_of(url: str) -> str:
+    """Empty: it is no folder's."""
     parts = urlsplit(url)
-    if parts.scheme == "file" and parts.path.startswith("/") and not parts.netloc:
-        return FolderLogStore(Path(unquote(parts.path)))
-    raise ValueError(f"The log store {parts.scheme!r} is not known: use file:///an/absolute/folder")
+    is_folder = parts.scheme == "file" and parts.path.startswith("/") and not parts.netloc
+    return unquote(parts.path) if is_folder else ""
 
 
 def object_name(tenant: str, incarnation: UUID, at: datetime) -> str:

@@ -42,6 +42,10 @@ class UnknownTarget(Exception):
     """This worker does not know the target."""
 
 
+class CannotReplace(Exception):
+    """The target would have another one run in its place."""
+
+
 class TimeLimitReached(Exception):
     """The run took longer than its time limit."""
 
@@ -92,7 +96,7 @@ class Outcome:
 def classify(exception: BaseException) -> str:
     if isinstance(exception, PermanentError):
         return PERMANENT
-    if isinstance(exception, (BadArguments, SecretMissing, UnknownTarget)):
+    if isinstance(exception, (BadArguments, CannotReplace, SecretMissing, UnknownTarget)):
         return USER
     if isinstance(exception, TimeLimitReached):
         return TIMEOUT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from celery.app.task import Task
@@ -12,12 +13,12 @@ from .work import work_on_lane
 if TYPE_CHECKING:
     from celery import Celery
 
-    from .app import Beatkeeper
+logger = logging.getLogger(__name__)
 
 NAME = "beatkeeper.run"
 LANE_HEADER = "beatkeeper_lane"
 LONGEST_ID = 10
-# Other lanes and the host's own tasks get their turn: a permit comes for every run.
+# Other lanes and the host's own tasks get their turn: what is left has further permits, or the heartbeat names it.
 TURN_SECONDS = 1.0
 
 
@@ -25,9 +26,14 @@ class PermitTask(Task):  # type: ignore[type-arg]
     """Free of what the host asks of its own tasks: base class, annotations, limits, stored results."""
 
     abstract = True
+    # By name: a process that only sends tasks needs no worker's side.
+    Request = f"{__package__}.admission:PermitRequest"
     acks_late = True
     reject_on_worker_lost = True
-    acks_on_failure_or_timeout = True
+    # Celery would send a permit of its own, to a queue that it declares.
+    retry_on_worker_lost = False
+    # The first is what Celery before 5.7 knows.
+    acks_on_failure_or_timeout = acks_on_failure = acks_on_timeout = True
     ignore_result = True
     store_errors_even_if_ignored = False
     track_started = False
@@ -39,11 +45,16 @@ class PermitTask(Task):  # type: ignore[type-arg]
         pass
 
 
-def register_permit_task(app: Celery, keeper: Beatkeeper) -> None:
+def register_permit_task(app: Celery) -> None:
+    """Once: the app may have another keeper later."""
+    from .app import keeper_of
+
     def run(self: Any) -> None:
-        lane = lane_of(self.request)
-        if keeper.bench is not None and lane is not None:
-            work_on_lane(keeper.bench, lane, TURN_SECONDS)
+        lane, bench = lane_of(self.request), keeper_of(app).bench
+        if bench is None:
+            logger.warning("A permit came to a process that takes no runs")
+        elif lane is not None:
+            work_on_lane(bench, lane, TURN_SECONDS)
 
     app.task(name=NAME, base=PermitTask, bind=True, shared=False)(run)
 

@@ -1,22 +1,20 @@
 """Permits from RabbitMQ: a connection of our own on the worker's event loop.
 
 Nothing here can hurt the host's consumer: another connection, another prefetch count, and every error of it ends
-in a reconnect. Queues are never declared; whether one exists is asked elsewhere first, because a consume on a
-missing queue closes its channel.
+in a reconnect. Queues are never declared; whether one exists is asked elsewhere first (queue_search).
 
 How many permits a worker holds differs. Classic queues before RabbitMQ 4.0 are counted together: as many as there
-are slots, each acked when its run ends. Quorum queues, and all from 4.0 on, are counted one by one: one permit of
-each, acked as soon as it is let in, or else a lane would have one run at a time and a worker a permit of every lane.
+are slots, each acked when its run ends, after a minute at the latest. Quorum queues, and all from 4.0 on, are counted
+one by one: one permit of each, acked as soon as it is let in, or else a lane would have one run at a time and a worker
+a permit of every lane.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -25,17 +23,17 @@ from celery import bootsteps
 from kombu import Consumer, Queue
 
 from .admission import Admission, FeedsChildren, HostPool
+from .named_lanes import ServesNamed
 from .own_loop import OwnLoop
-from .permit_connection import carries_permits, permit_connection
+from .permit_connection import carries_permits, unchecked, why_not_connected
 from .permit_form import needed, wrong_with
+from .queue_search import CONNECT_TIMEOUT, Search
 from .runtime import Runtime
 
 logger = logging.getLogger(__name__)
 
-TICK = 0.2
 KEPT_SECONDS = 1.0
 LOOK_SOON, LOOK_AGAIN = 1.0, 10.0
-CONNECT_TIMEOUT = 5.0
 LONGEST_PAUSE = 30.0
 READS_AT_ONCE = 100
 # The last part of a queue's name tells its arguments; of quorum queues it begins so.
@@ -46,7 +44,7 @@ class Permits(bootsteps.StartStopStep):
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
     def __init__(self, c: Any, **options: Any) -> None:
-        self.intake: Intake | None = None
+        self.intake: ServesNamed | None = None
         self.loop: OwnLoop | None = None
         super().__init__(c, **options)
 
@@ -69,10 +67,13 @@ class Permits(bootsteps.StartStopStep):
     def register_with_event_loop(self, c: Any, hub: Any) -> None:
         """Called for every (re)connect of the host, whose loop starts with no readers and no timers."""
         runtime = c.controller.beatkeeper.runtime
-        if runtime.config.keeps_feed or not carries_permits(c.app):
+        if runtime.config.keeps_feed:
             return
         self.stop(c)
-        self.intake = Intake(c, hub, runtime, HostPool(c, runtime))
+        pool = HostPool(c, runtime)
+        self.intake = (
+            Intake(c, hub, runtime, pool) if carries_permits(c.app) else ServesNamed(hub, runtime, pool)
+        )
         self.intake.start()
 
     def stop(self, c: Any) -> None:
@@ -86,18 +87,6 @@ class Permits(bootsteps.StartStopStep):
     shutdown = stop
 
 
-@dataclass
-class Search:
-    """What a thread found out, away from the event loop: a connection, and which queues exist."""
-
-    names: set[str]
-    want_connection: bool
-    connection: Any = None
-    found: set[str] = field(default_factory=set)
-    error: Exception | None = None
-    done: threading.Event = field(default_factory=threading.Event)
-
-
 class Kept(NamedTuple):
     """A permit that waits for a slot."""
 
@@ -107,10 +96,15 @@ class Kept(NamedTuple):
     acked_early: bool
 
 
-class Intake:
+class Intake(ServesNamed):
+    """Lets permits in, and serves what the ledger's answers name besides."""
+
     def __init__(self, c: Any, hub: Any, runtime: Runtime, admission: Admission) -> None:
-        self.c, self.hub, self.runtime, self.admission = c, hub, runtime, admission
+        super().__init__(hub, runtime, admission)
+        self.c = c
         self.connection: Any = None
+        # Asked of a lost connection, kombu would make another one for it.
+        self._socket: Any = None
         # Whether permits are acked early -> their consumer, on a channel of its own.
         self.consumers: dict[bool, Any] = {}
         self.counts_each = True
@@ -119,28 +113,18 @@ class Intake:
         self._search: Search | None = None
         self._asked_for: set[str] = set()
         self._refused: set[str] = set()
-        self._entries: list[Any] = []
-        self._answer = self._served = -1
+        self._answer = -1
         self._look_at = self._connect_at = self._beat_at = 0.0
         self._pause = 1.0
 
     def start(self) -> None:
-        every = self.hub.timer.call_repeatedly
-        self._entries.append(every(TICK, self.tick))
+        super().start()
         if self.admission.look_every is not None:
-            self._entries.append(every(self.admission.look_every, self.pump))
+            self._entries.append(self.hub.timer.call_repeatedly(self.admission.look_every, self.pump))
 
     def close(self) -> None:
-        for entry in self._entries:
-            entry.cancel()
+        super().close()
         self._drop_connection()
-
-    def tick(self) -> None:
-        """A failure here is ours and must not reach the host's loop."""
-        try:
-            self._tick(time.monotonic())
-        except Exception as error:
-            self._broken(error)
 
     def _tick(self, now: float) -> None:
         self.runtime.table.looped()
@@ -154,7 +138,7 @@ class Intake:
         self._keep_alive(now)
         self.admission.look_after()
         self.pump()
-        self._serve_named()
+        self.serve_named()
         self._give_up_kept(now)
 
     # Finding queues.
@@ -174,21 +158,8 @@ class Intake:
         fresh = names - self._asked_for
         if connect or fresh or (names and now >= self._look_at):
             self._asked_for, self._look_at = names, now + (LOOK_SOON if fresh else LOOK_AGAIN)
-            self._search = Search(names, connect)
-            threading.Thread(target=self._find, args=(self._search,), daemon=True).start()
-
-    def _find(self, search: Search) -> None:
-        try:
-            with permit_connection(self.c.app, connect_timeout=CONNECT_TIMEOUT) as connection:
-                search.found = existing(connection, search.names)
-            if search.want_connection:
-                search.connection = permit_connection(
-                    self.c.app, connect_timeout=CONNECT_TIMEOUT, heartbeat=self.c.amqheartbeat
-                )
-                search.connection.connect()
-        except Exception as error:
-            search.error = error
-        search.done.set()
+            self._search = Search(self.c.app, names, connect, self.c.amqheartbeat)
+            self._search.start()
 
     def _take_found(self) -> None:
         search = self._search
@@ -207,8 +178,11 @@ class Intake:
         self.consumers = {}
         self.consuming = set()
         self._pause = 1.0
-        self.hub.add_reader(connection.connection.sock, self._readable)
+        self._socket = connection.connection.sock
+        self.hub.add_reader(self._socket, self._readable)
         logger.info("Permits: connected, with room for %d", self.runtime.table.size)
+        if unchecked(connection):
+            logger.warning("Permits: the app has no broker's certificate checked (cert_reqs is CERT_NONE)")
 
     def _consume(self, names: Iterable[str]) -> None:
         if self.connection is None:
@@ -226,6 +200,7 @@ class Intake:
                 self._refused.add(name)
                 raise
             self.consuming.add(name)
+        self._read_on()
 
     def _consumer_for(self, name: str) -> Any:
         early = self.counts_each or is_quorum(name)
@@ -245,13 +220,20 @@ class Intake:
     # The connection.
 
     def _readable(self) -> None:
+        if self.connection is None:
+            return
         try:
             for _read in range(READS_AT_ONCE):
                 self.connection.drain_events(timeout=0)
+            self._read_on()
         except TimeoutError:
             pass
         except Exception as error:
-            self._broken(error)
+            self._failed(error)
+
+    def _read_on(self) -> None:
+        """TLS decrypts more than was asked for, and no poll of the socket shows it."""
+        self.hub.call_soon(self._readable)
 
     def _keep_alive(self, now: float) -> None:
         if self.connection is None or now < self._beat_at:
@@ -261,8 +243,9 @@ class Intake:
             self.connection.heartbeat_check()
             self._beat_at = now + interval / 2
 
-    def _broken(self, error: Exception) -> None:
-        logger.warning("Permits: connection lost (%s), next try in %.0f s", type(error).__name__, self._pause)
+    def _failed(self, error: Exception) -> None:
+        why = why_not_connected(self.c.app, error)
+        logger.warning("Permits: connection lost (%s), next try in %.0f s", why, self._pause)
         self._drop_connection()
         self._connect_at = time.monotonic() + self._pause
         self._pause = min(self._pause * 2, LONGEST_PAUSE)
@@ -270,16 +253,19 @@ class Intake:
     def _drop_connection(self) -> None:
         """What was not acked goes back to its queue; the runs it let in go on."""
         connection, self.connection = self.connection, None
+        socket, self._socket = self._socket, None
         self.consumers = {}
         self.kept.clear()
         self.consuming = set()
         if connection is None:
             return
         try:
-            self.hub.remove_reader(connection.connection.sock)
+            self.hub.remove_reader(socket)
         except Exception:
             logger.debug("Permits: the reader was gone already", exc_info=True)
         try:
+            # TLS would say goodbye and wait for an answer, with the host's loop.
+            socket.settimeout(0)
             connection.collect(CONNECT_TIMEOUT)
         except Exception:
             logger.debug("Permits: the connection was gone already", exc_info=True)
@@ -306,7 +292,7 @@ class Intake:
                 if self._let_in(kept.message) and kept.acked_early:
                     ack(kept.message)
         except Exception as error:
-            self._broken(error)
+            self._failed(error)
 
     def _let_in(self, message: Any) -> bool:
         """What Celery cannot take although it looks like a permit must not come again and again."""
@@ -320,17 +306,6 @@ class Intake:
     def _over(self, message: Any) -> None:
         ack(message)
         self.hub.call_soon(self.pump)
-
-    def _serve_named(self) -> None:
-        """Runs wait that no permit brought here: what the last answer said is acted on once."""
-        answer = self.runtime.table.answer
-        if answer != self._served:
-            self._served = answer
-            try:
-                self.admission.bring(self.runtime.work())
-            except Exception:
-                # The connection has no part in it.
-                logger.exception("Permits: runs that wait cannot be served")
 
     def _give_up_kept(self, now: float) -> None:
         """No slot became free: the heartbeat brings somebody to the run, so the permit has done its work."""
@@ -360,16 +335,3 @@ def ack(message: Any) -> None:
             message.ack()
     except Exception:
         logger.debug("Permits: a permit could not be acked", exc_info=True)
-
-
-def existing(connection: Any, names: set[str]) -> set[str]:
-    found = set()
-    channel = connection.channel()
-    for name in sorted(names):
-        try:
-            channel.queue_declare(queue=name, passive=True)
-        except connection.channel_errors:
-            channel = connection.channel()
-        else:
-            found.add(name)
-    return found

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 from uuid import UUID
 
 import psycopg
 from psycopg import errors
+from psycopg.abc import PQGen
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from .clock_skew import RoundTrip
 from .ids import attempt_id
 from .ledger import (
+    ANSWER_SECONDS,
     GIVEN_BACK,
     Answer,
     Beat,
@@ -39,6 +42,8 @@ from .retries import breakers_failure
 from .secret_box import box_of_environment
 from .sql import statements
 
+T = TypeVar("T")
+
 SQL = statements(Path(__file__).with_name("ledger.sql"))
 # A claim that meets a pause hands the row back; another run of the lane may still go.
 HELD_IN_A_ROW = 5
@@ -47,23 +52,69 @@ MOST_RELEASED = 200
 MOST_LANES_WITH_WORK = 200
 LONGEST_JOB_NAME = 120
 OUTCOMES = {"timeout": "timeout", "worker_lost": "lost", "cancelled": "cancelled"}
-# The last one: we stood still with a gate in our hands, and it was taken from us.
-AWAY = (psycopg.OperationalError, psycopg.InterfaceError, errors.IdleInTransactionSessionTimeout)
+# When a worker is cut off or stops in the middle of a transaction, the server lets go of what it has locked.
+SHORT_SILENCE = "SET LOCAL idle_in_transaction_session_timeout = '5s'"
+# Also when only a part of a statement has reached it. Set by a statement, because a pooler takes no options with a
+# connection; there it holds for the pooler's own connections, and is right for them too.
+SERVER_LOOKS = (
+    "SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 2; SET tcp_keepalives_count = 3;"
+    " SET tcp_user_timeout = 10000"
+)
+AWAY = (
+    psycopg.OperationalError,
+    psycopg.InterfaceError,
+    # We stood still with a gate in our hands, and it was taken from us.
+    errors.IdleInTransactionSessionTimeout,
+    # A standby that is about to be promoted, or a primary that is one no more.
+    errors.ReadOnlySqlTransaction,
+)
 
 Connection = psycopg.Connection[dict[str, Any]]
+
+
+class AnsweringConnection(psycopg.Connection[dict[str, Any]]):
+    """Who does not answer in time is away. The kernel tells of a server that is gone; a pooler or a balancer that goes
+    on without its server says nothing for ever, and a heartbeat must not wait beyond the fence."""
+
+    answer_seconds = ANSWER_SECONDS
+
+    def wait(self, gen: PQGen[T], *options: Any, **named: Any) -> T:
+        return super().wait(self._in_time(gen), *options, **named)
+
+    def _in_time(self, asked: PQGen[T]) -> PQGen[T]:
+        until = time.monotonic() + self.answer_seconds
+        try:
+            wanted = next(asked)
+            while True:
+                ready = yield wanted
+                if not ready and time.monotonic() > until:
+                    # Before anybody says goodbye to it, which would wait as long again.
+                    self.pgconn.finish()
+                    raise psycopg.OperationalError(f"no answer within {self.answer_seconds:g} s")
+                wanted = asked.send(ready)
+        except StopIteration as answer:
+            return cast(T, answer.value)
 
 
 class PostgresLedger:
     """One connection, opened when first used, and anew after a fork or a failure."""
 
-    def __init__(self, dsn: str, *, overtime: float = 60.0, of_tenant: int | None = None) -> None:
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        overtime: float = 60.0,
+        of_tenant: int | None = None,
+        answer_seconds: float = ANSWER_SECONDS,
+    ) -> None:
         self._dsn = dsn
+        self._answer_seconds = answer_seconds
         # None: a worker of the platform's own, which serves every lane of its pool.
         self._of_tenant = of_tenant
         # The guard ends a run at its time limit; this much later rescue believes that the guard is gone.
         self._overtime = overtime
         self._lock = threading.RLock()
-        self._connection: Connection | None = None
+        self._connection: AnsweringConnection | None = None
         self._pid = 0
         self._pools: dict[UUID, tuple[int, list[str]]] = {}
 
@@ -72,6 +123,7 @@ class PostgresLedger:
 
     def register(self, info: WorkerInfo) -> list[Lane]:
         with _refusing("the worker", info.name), self._transaction() as connection:
+            connection.execute(SHORT_SILENCE)
             values = {**vars(info), "known_targets": list(info.known_targets), "of_tenant": self._of_tenant}
             row = connection.execute(SQL["register"], values).fetchone()
             if row is None:
@@ -95,7 +147,7 @@ class PostgresLedger:
                 connection.execute(SQL["acknowledge_cancels"], values)
         with self._transaction() as connection:
             # A lost heartbeat costs nothing, so none waits for the disk.
-            connection.execute("SET LOCAL synchronous_commit = off")
+            connection.execute(f"SET LOCAL synchronous_commit = off; {SHORT_SILENCE}")
             asked = RoundTrip()
             row = connection.execute(SQL["heartbeat"], values).fetchone()
             if row is None:
@@ -210,6 +262,7 @@ class PostgresLedger:
         """All that the ledger can keep; one with a name too long must not cost the others."""
         refused = []
         with self._transaction() as connection:
+            connection.execute(SHORT_SILENCE)
             names = {"tenant": tenant, "pool": pool}
             known = connection.execute(SQL["tenant_and_pool"], names).fetchone() or {}
             for kind, name in names.items():
@@ -267,7 +320,7 @@ class PostgresLedger:
             # The parent's connection is the parent's: closing it here would end its session.
             self._connection, self._pid = None, os.getpid()
         if self._connection is None or self._connection.closed:
-            self._connection = psycopg.connect(
+            self._connection = AnsweringConnection.connect(
                 self._dsn,
                 autocommit=True,
                 row_factory=dict_row,
@@ -279,6 +332,8 @@ class PostgresLedger:
                 keepalives_count=3,
                 tcp_user_timeout=10_000,
             )
+            self._connection.answer_seconds = self._answer_seconds
+            self._connection.execute(SERVER_LOOKS)
         return self._connection
 
 
@@ -389,12 +444,11 @@ def _settle(connection: Connection, one: Ended, state: str | None, gate: Mapping
     _release(connection, one.claim, gate)
 
 
-def _release(connection: Connection, claim: Claim, gate: Mapping[str, Any] | None) -> None:
-    """What waited for the run that ended. Without a gate nothing did."""
-    if gate is not None:
-        values = {"job_id": claim.job_id, "max_running": gate["max_running"]}
-        connection.execute(SQL["release_blocked"], values)
-        connection.execute(SQL["release_waiting"], {"jobs": [claim.job_id]})
+def _release(connection: Connection, claim: Claim, gate: Mapping[str, Any]) -> None:
+    """What waited for the run that ended."""
+    values = {"job_id": claim.job_id, "max_running": gate["max_running"]}
+    connection.execute(SQL["release_blocked"], values)
+    connection.execute(SQL["release_waiting"], {"jobs": [claim.job_id]})
 
 
 def _lanes(rows: Any) -> list[Lane]:

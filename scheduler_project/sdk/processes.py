@@ -33,7 +33,8 @@ def _stat(pid: int) -> list[bytes]:
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
             line = stat.read()
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
+        # What else goes wrong, such as too many open files, says nothing of it: it may well live.
         return []
     # The command name stands in parentheses and may itself hold spaces and parentheses.
     return line[line.rindex(b")") + 2 :].split()
@@ -121,17 +122,27 @@ def kill_descendants(pid: int, spared: Collection[int] = ()) -> None:
 
 def descendants(pid: int, spared: Collection[int] = ()) -> set[tuple[int, int]]:
     """(pid, start time) of what this process started, and what that started."""
-    children: dict[int, list[tuple[int, int]]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdecimal() and int(name) not in spared:
-            parent, start = _parent_and_start(int(name))
-            children.setdefault(parent, []).append((int(name), start))
+    of_parents = _by_parents(spared)
     found: set[tuple[int, int]] = set()
     waiting = [pid]
     while waiting:
-        mine = children.get(waiting.pop(), [])
+        mine = of_parents.get(waiting.pop(), [])
         found.update(mine)
         waiting.extend(child for child, _ in mine)
+    return found
+
+
+def children(pid: int) -> set[tuple[int, int]]:
+    """(pid, start time) of what this process started itself."""
+    return set(_by_parents().get(pid, []))
+
+
+def _by_parents(spared: Collection[int] = ()) -> dict[int, list[tuple[int, int]]]:
+    found: dict[int, list[tuple[int, int]]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdecimal() and int(name) not in spared:
+            parent, start = _parent_and_start(int(name))
+            found.setdefault(parent, []).append((int(name), start))
     return found
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import parse_qsl, urlsplit
 
 from .doorbell import Doorbell
-from .ledger import Lane, Ledger
+from .ledger import ANSWER_SECONDS, Lane, Ledger
 from .log_store import LogStore, log_store
 from .remote_logs import RemoteLogStore
 from .slots import SlotTable
@@ -49,13 +49,21 @@ class Config:
     feed_after: float = 1.0
     # Between beats while a slot is free: they name runs that wait behind a busy worker or in a lane just made.
     look: float = 0.8
-    # Fed only: no permits come, so the guard asks for work twice a second.
-    fed: bool = False
+    # The guard asks for work twice a second then.
+    without_permits: bool = False
     # How `feed --attached` finds the app again; empty: it cannot.
     app: str = ""
     # The worker's own pool cannot stop a body, so all of them run in children of a feed that it keeps.
     keeps_feed: bool = False
     declarations: Sequence[dict[str, Any]] = field(default_factory=tuple)
+    # After so many runs, or with more KiB, a child ends and another takes its place; 0: it stays.
+    runs_per_child: int = 0
+    memory_per_child: int = 0
+
+    @property
+    def counts_runs(self) -> bool:
+        """Whoever replaces children looks at them after each run."""
+        return bool(self.runs_per_child or self.memory_per_child)
 
     def __repr__(self) -> str:
         return f"Config(name={self.name!r}, pool={self.pool!r}, slots={self.slots})"
@@ -94,7 +102,8 @@ class Runtime:
         """Another of this process', for a thread that must not wait for the others."""
         if is_remote(self.config.ledger_url):
             return self.open_remote_ledger()
-        return open_ledger(self.config.ledger_url)
+        # Within the fence there must be time for another connection.
+        return open_ledger(self.config.ledger_url, min(ANSWER_SECONDS, self.config.lease / 3))
 
     def open_remote_ledger(self) -> HttpsLedger:
         from .https import HttpsLedger
@@ -130,7 +139,11 @@ class Runtime:
 
 
 def read_config(folder: Path) -> Config:
-    return Config(**json.loads((folder / "config.json").read_text()))
+    stored = json.loads((folder / "config.json").read_text())
+    if "fed" in stored:
+        # By a worker that began before it was upgraded.
+        stored["without_permits"] = stored.pop("fed")
+    return Config(**stored)
 
 
 def write_privately(path: Path, text: str) -> None:
@@ -158,7 +171,7 @@ def is_remote(url: str) -> bool:
     return url.partition("://")[0] in HTTP_SCHEMES
 
 
-def open_ledger(url: str) -> Ledger:
+def open_ledger(url: str, answer_seconds: float = ANSWER_SECONDS) -> Ledger:
     """`https://<key>@host`, `postgresql://…`, or `python://module/function?option=value` for one of one's own."""
     if is_remote(url):
         from .https import HttpsLedger
@@ -172,7 +185,7 @@ def open_ledger(url: str) -> Ledger:
                 "The address of the ledger cannot be read: use postgresql://user:password@host:5432/name, with every "
                 "character of user and password that is no letter or digit percent-encoded"
             )
-        return PostgresLedger(url)
+        return PostgresLedger(url, answer_seconds=answer_seconds)
     parts = urlsplit(url)
     if parts.scheme == "python":
         make = getattr(importlib.import_module(parts.netloc), parts.path.strip("/"))

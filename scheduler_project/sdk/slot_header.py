@@ -1,10 +1,12 @@
 """The head of the slot table: what concerns a worker as a whole, in the memory it shares with its guard.
 
-The guard writes incarnation, fence, answer and beat; the parent draining and stopping.
+The guard writes incarnation, fence, answer and beat; the parent draining and stopping; whoever starts a feed its pid,
+and that feed when its loop last turned.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from uuid import UUID
 
@@ -32,7 +34,10 @@ READ_TRIES = 50
     H_BEAT,
     H_TICKED_AT,
     H_LOOPED_AT,
-) = range(16)
+    H_FEED,
+    H_FEED_TURNED_AT,
+    H_RUNS_COUNTED,
+) = range(19)
 
 
 class WorkerHeader:
@@ -69,6 +74,14 @@ class WorkerHeader:
         return processes.boottime() >= self._floats[H_FENCE_AT]
 
     @property
+    def runs_counted(self) -> int:
+        """Moves whenever a child has done runs; two that count at once may be one."""
+        return self._words[H_RUNS_COUNTED]
+
+    def count_runs(self, done: int) -> None:
+        self._words[H_RUNS_COUNTED] += done
+
+    @property
     def answer(self) -> int:
         return self._words[H_ANSWER]
 
@@ -98,6 +111,26 @@ class WorkerHeader:
 
     def looped(self) -> None:
         self._floats[H_LOOPED_AT] = processes.boottime()
+
+    @property
+    def feed(self) -> int:
+        """The pid of the feed that is to work; 0: none, or nobody said."""
+        return self._words[H_FEED]
+
+    @feed.setter
+    def feed(self, pid: int) -> None:
+        self._floats[H_FEED_TURNED_AT] = 0.0
+        self._words[H_FEED] = pid
+
+    @property
+    def feed_turned_at(self) -> float:
+        """When the feed's loop last turned; boot time, 0: it has not begun."""
+        return self._floats[H_FEED_TURNED_AT]
+
+    def feed_turned(self) -> None:
+        """One that was replaced and wakes says nothing for the other."""
+        if self.feed == os.getpid():
+            self._floats[H_FEED_TURNED_AT] = processes.boottime()
 
     @property
     def draining(self) -> bool:

@@ -66,7 +66,9 @@ ENDS_SIZE = SLOT_SIZE - ENDS_OFFSET
     _,
     S_NEXT_COUNT,
     S_ENDS_LENGTH,
-) = range(20)
+    S_ASKER,
+    _,
+) = range(22)
 S_KILL_TOKEN, _, S_KILL_REASON, S_KILL_AT, S_KILL_STAGE, S_TAKEN = range(24, 30)
 
 
@@ -90,18 +92,20 @@ class Slot:
     count: int
     next_base: UUID
     next_count: int
+    # The incarnation that asked last.
+    asker: UUID
     # One bit for each claim that the guard has taken out of the batch.
     taken: int
 
     @property
-    def place(self) -> int:
-        """Of the claim at work in its batch."""
+    def nth(self) -> int:
+        """Which claim of its batch is at work; the first is 0."""
         return self.token.int - self.base.int
 
     def tokens(self) -> list[UUID]:
         """All that is, or may become, a claim of this slot."""
-        batch = [token_at(self.base, place) for place in range(self.count) if not self.taken >> place & 1]
-        return batch + [token_at(self.next_base, place) for place in range(self.next_count)]
+        batch = [token_at(self.base, nth) for nth in range(self.count) if not self.taken >> nth & 1]
+        return batch + [token_at(self.next_base, nth) for nth in range(self.next_count)]
 
 
 @dataclass(frozen=True)
@@ -112,9 +116,19 @@ class KillRequest:
     stage: int
 
 
-# Reasons are stored as their place in this list.
-KILL_REASONS = ("", "timeout", "cancelled", "fenced", "gone", "given_back", "stuck")
+# Reasons are stored as their index in this list.
+KILL_REASONS = ("", "timeout", "cancelled", "fenced", "gone", "given_back", "hung")
 NOT_KILLED, SOFT, HARD = range(3)
+
+
+def read_header(folder: Path) -> WorkerHeader:
+    """As it stands now, for who only looks."""
+    with open(folder / "slots", "rb") as file:
+        head = memoryview(file.read(HEADER_SIZE))
+    header = WorkerHeader(head)
+    if head.nbytes < HEADER_SIZE or head.cast("Q")[H_MAGIC] != MAGIC:
+        raise ValueError(f"{folder}/slots is not a slot table of this version")
+    return header
 
 
 class SlotTable(WorkerHeader):
@@ -129,7 +143,7 @@ class SlotTable(WorkerHeader):
         if self._words[H_MAGIC] != MAGIC:
             raise ValueError(f"{folder}/slots is not a slot table of this version")
         self.size = self._words[H_SLOTS]
-        # Opened once per process and never closed: closing any descriptor of the file drops all its locks.
+        # Opened once per process and kept: closing any descriptor of the file drops all its locks.
         self._locks = os.open(folder / "slots.lock", os.O_RDWR | os.O_CLOEXEC)
 
     @classmethod
@@ -139,6 +153,10 @@ class SlotTable(WorkerHeader):
             file.write(struct.pack("=QQ", MAGIC, slots))
         (folder / "slots.lock").touch(mode=0o600, exist_ok=False)
         return cls(folder)
+
+    def close(self) -> None:
+        """For who is through with the slots of a worker that is gone."""
+        os.close(self._locks)
 
     # Reading slots.
 
@@ -180,25 +198,30 @@ class SlotTable(WorkerHeader):
             count=min(words[at + S_COUNT], MOST_CLAIMS),
             next_base=self._uuid(at + S_NEXT),
             next_count=min(words[at + S_NEXT_COUNT], MOST_CLAIMS),
+            asker=self._uuid(at + S_ASKER),
             taken=words[at + S_TAKEN],
         )
 
     def batch(self, index: int) -> dict[int, dict[str, Any]]:
-        """What ends each claim of the batch, by its place; to be read while the owner stands still. Empty: nothing
-        was claimed."""
+        """What ends each claim of the batch, by its number in it; to be read while the owner stands still. Empty:
+        nothing was claimed."""
         at = self._at(index)
         base = self._uuid(at + S_BASE).int
         text = self._text(at, DETAILS_OFFSET, min(self._words[at + S_DETAILS_LENGTH], DETAILS_SIZE))
         return {UUID(claim["token"]).int - base: claim for claim in map(json.loads, text.splitlines())}
 
+    def has_details(self, index: int) -> bool:
+        """False: what was asked for last has not been heard, or not been written down."""
+        return self._words[self._at(index) + S_DETAILS_LENGTH] > 0
+
     def claim(self, slot: Slot) -> dict[str, Any] | None:
         """What ends the claim at work; None: it cannot be read now, its owner went on."""
         with contextlib.suppress(KeyError, ValueError):
-            return self.batch(slot.index)[slot.place]
+            return self.batch(slot.index)[slot.nth]
         return None
 
     def ends(self, index: int) -> dict[int, dict[str, Any]]:
-        """What came of those of the batch that are over, by their places in it."""
+        """What came of those of the batch that are over, by their numbers in it."""
         at = self._at(index)
         text = self._text(at, ENDS_OFFSET, min(self._words[at + S_ENDS_LENGTH], ENDS_SIZE))
         return {end["place"]: end for end in map(json.loads, text.splitlines())}
@@ -250,22 +273,22 @@ class SlotTable(WorkerHeader):
     @contextlib.contextmanager
     def hand_over(self, index: int, wait: float | None = None) -> Iterator[bool]:
         """Yields False when the lock did not come within `wait` seconds; without `wait` it is waited for."""
-        place = self.size + index
-        taken = self._lock_within(place, wait)
+        byte = self.size + index
+        taken = self._lock_within(byte, wait)
         try:
             yield taken
         finally:
             if taken:
-                fcntl.lockf(self._locks, fcntl.LOCK_UN, 1, place)
+                fcntl.lockf(self._locks, fcntl.LOCK_UN, 1, byte)
 
-    def _lock_within(self, place: int, wait: float | None) -> bool:
+    def _lock_within(self, byte: int, wait: float | None) -> bool:
         if wait is None:
-            fcntl.lockf(self._locks, fcntl.LOCK_EX, 1, place)
+            fcntl.lockf(self._locks, fcntl.LOCK_EX, 1, byte)
             return True
         until = time.monotonic() + wait
         while True:
             try:
-                fcntl.lockf(self._locks, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
+                fcntl.lockf(self._locks, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
             except OSError:
                 if time.monotonic() >= until:
                     return False
@@ -304,12 +327,15 @@ class SlotTable(WorkerHeader):
         self._put_uuid(at + S_NEXT, base)
         self._words[at + S_NEXT_COUNT] = count
 
+    def put_asker(self, at: int, incarnation: UUID) -> None:
+        self._put_uuid(at + S_ASKER, incarnation)
+
     def taken(self, index: int) -> int:
         return self._words[self._at(index) + S_TAKEN]
 
-    def take(self, index: int, places: int) -> None:
+    def take(self, index: int, bits: int) -> None:
         """Out of the batch; who takes holds the hand-over lock."""
-        self._words[self._at(index) + S_TAKEN] |= places
+        self._words[self._at(index) + S_TAKEN] |= bits
 
     def put_claim(self, at: int, token: UUID, claim_seq: int, deadline: float) -> None:
         self._put_uuid(at + S_TOKEN, token)
@@ -346,6 +372,7 @@ class SlotTable(WorkerHeader):
             self.put_claim(at, NOBODY, 0, 0.0)
             self.put_body(at, 0, 0)
             self.put_batch(at, NOBODY, 0)
+            self.put_asker(at, NOBODY)
 
     def _at(self, index: int) -> int:
         return (HEADER_SIZE + index * SLOT_SIZE) // 8

@@ -13,17 +13,30 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
-from . import processes
+from . import batches, processes
+from .batches import Lengths, largest_batch
+from .claim_details import details_of, short_end_of
 from .execute import execute
 from .hand import Hand
 from .interrupts import Interrupts
-from .ledger import Claim, Ended, Lane, LedgerRefused, LedgerUnavailable, Told, Wanted, base_token, given_back
+from .ledger import (
+    Claim,
+    Ended,
+    Lane,
+    LedgerRefused,
+    LedgerUnavailable,
+    Told,
+    Wanted,
+    base_token,
+    given_back,
+)
 from .retries import decide
 from .runtime import Runtime
 from .secret_box import hide_keys
 from .slot_header import NOBODY
-from .spool import Letter, details_of, short_end_of
+from .spool import Untold, unheard_now
 from .targets import Targets
 from .watch import Watch
 
@@ -32,32 +45,6 @@ logger = logging.getLogger(__name__)
 CLAIM_PATIENCE = 10.0
 REPORT_PATIENCE = 2.0
 PAUSE = 0.2
-# A child claims as many runs at once as it carries out in so long.
-BATCH_SECONDS = 0.1
-MOST_AT_ONCE = 32
-WEIGHT_OF_LAST = 0.2
-MOST_LANES = 1000
-
-
-class Lengths:
-    """How long the runs of each lane have lately taken in this process, and so how many are claimed at once.
-
-    One that took long counts at once, those that did not only bit by bit.
-    """
-
-    def __init__(self) -> None:
-        self._seconds: dict[tuple[int, int], float] = {}
-
-    def most(self, lane: Lane) -> int:
-        seconds = self._seconds.get((lane.pool_id, lane.tenant_id), BATCH_SECONDS)
-        return max(1, min(MOST_AT_ONCE, int(BATCH_SECONDS / seconds)))
-
-    def note(self, lane: Lane, seconds: float) -> None:
-        key = (lane.pool_id, lane.tenant_id)
-        before = self._seconds.pop(key, seconds)
-        if len(self._seconds) >= MOST_LANES:
-            self._seconds.clear()
-        self._seconds[key] = max(seconds, before + (seconds - before) * WEIGHT_OF_LAST)
 
 
 @dataclass
@@ -100,6 +87,11 @@ class Workbench:
             self._hand.release()
         self._hand = None
 
+    def abandon_slot(self) -> None:
+        if self.busy and self._hand is not None:
+            self._hand.abandon()
+        self._hand = None
+
     def watch(self) -> Watch:
         if self._watch is None or self._watch.pid != os.getpid():
             self._watch = Watch(self.runtime.table)
@@ -110,10 +102,13 @@ class Workbench:
 
 
 def work_on_lane(bench: Workbench, lane: Lane, seconds: float) -> int:
-    """Runs until the lane is empty or the time is over. Returns how many; none also when no slot was free."""
+    """Runs until the lane is empty or the time is over, or one run where runs are counted. Returns how many; none
+    also when no slot was free."""
     hand = bench.take_slot() if bench.may_claim() else None
     if hand is None:
         return 0
+    if bench.runtime.config.counts_runs:
+        seconds = 0.0
     until, done = time.monotonic() + seconds, 0
     try:
         with Interrupts(hand) as interrupts:
@@ -130,36 +125,46 @@ def work_on_lane(bench: Workbench, lane: Lane, seconds: float) -> int:
         # This process ends. Then the slot is the guard's, who tells and gives back what is in it.
         raise
     except BaseException:
-        bench.release_slot()
+        # A full disk, for one. What is over and not told, and what waits, is the guard's now.
+        bench.abandon_slot()
         raise
     bench.release_slot()
+    if bench.runtime.config.counts_runs:
+        bench.runtime.table.count_runs(done)
     return done
 
 
 def want(bench: Workbench, lane: Lane) -> Wanted:
-    most = bench.lengths.most(lane)
-    return Wanted(bench.runtime.table.incarnation, base_token(), lane, bench.known(), most)
+    table = bench.runtime.table
+    most = 1 if bench.runtime.config.counts_runs else min(bench.lengths.most(lane), largest_batch(table.size))
+    return Wanted(table.incarnation, base_token(), lane, bench.known(), most)
 
 
 def ask(bench: Workbench, hand: Hand, wanted: Wanted, again: bool = False) -> list[Claim]:
     """Claims whose answer was lost are asked for again with their tokens, or they would lose against themselves."""
-    hand.ask(wanted.token, wanted.most)
+    hand.ask(wanted.token, wanted.most, wanted.incarnation)
     until = time.monotonic() + CLAIM_PATIENCE
     while bench.may_claim() or again:
         try:
             return bench.runtime.ledger().claim(wanted, again=again)
         except LedgerUnavailable as error:
             if time.monotonic() >= until or bench.runtime.table.fenced:
-                logger.warning(
-                    "The ledger does not answer (%s); a claim made unheard goes back by rescue", error
-                )
+                logger.warning("The ledger does not answer (%s); a claim made unheard is given back", error)
+                leave_to_guard(bench, wanted)
                 return []
             again = True
             time.sleep(PAUSE)
         except LedgerRefused as refusal:
             logger.error("%s", refusal)
+            if again:
+                # The ask before may have been good; so may be the next one, with another key.
+                leave_to_guard(bench, wanted)
             return []
     return []
+
+
+def leave_to_guard(bench: Workbench, wanted: Wanted) -> None:
+    bench.runtime.spool.put_unheard(unheard_now(wanted.incarnation, wanted.token, wanted.most))
 
 
 def still_ours(bench: Workbench, claim: Claim) -> bool:
@@ -172,24 +177,25 @@ def carry_out(
     """One after the other; before each it is asked whether we still may, and whether the guard has taken it. When
     they take much longer than was to be expected the rest goes back.
 
-    Returns what came of them, by their places in the batch. Each end is in shared memory before the next claim
+    Returns what came of them, by their numbers in the batch. Each end is in shared memory before the next claim
     begins, so it is told even if we die.
     """
-    spool, ends, until = bench.runtime.spool, {}, time.monotonic() + 2 * BATCH_SECONDS
+    spool, ends, until = bench.runtime.spool, {}, time.monotonic() + 2 * batches.BATCH_SECONDS
     hand.receive(wanted.token, [details_of(claim) for claim in claims])
     with bench.watch().over(hand):
-        for number, claim in enumerate(claims):
+        for done, claim in enumerate(claims):
             if not still_ours(bench, claim):
-                spool.put(*map(Letter, claims[number:]))
+                spool.put(*map(Untold, claims[done:]))
                 break
-            place, began = claim.token.int - wanted.token.int, time.monotonic()
+            nth, began = claim.token.int - wanted.token.int, time.monotonic()
             if began > until:
-                ends[place] = given_back(claim)
+                ends[nth] = given_back(claim)
                 continue
-            if hand.begin(place, claim.claim_seq, processes.boottime() + claim.timeout):
-                ends[place] = carried_out(bench, hand, interrupts, claim)
-                if not hand.ended(place, short_end_of(ends[place].outcome, ends[place].verdict)):
-                    spool.put(Letter(**vars(ends[place])))
+            deadline = processes.boottime() + claim.timeout
+            if hand.begin(nth, claim.claim_seq, deadline, partial(spool.holds, claim.token)):
+                ends[nth] = carried_out(bench, hand, interrupts, claim)
+                if not hand.ended(nth, short_end_of(ends[nth].outcome, ends[nth].verdict)):
+                    spool.put(Untold.of(ends[nth]))
                 bench.lengths.note(wanted.lane, time.monotonic() - began)
     return ends
 
@@ -202,8 +208,8 @@ def carried_out(bench: Workbench, hand: Hand, interrupts: Interrupts, claim: Cla
 
 def tell(bench: Workbench, hand: Hand, ends: Mapping[int, Ended], wanted: Wanted | None) -> list[Claim]:
     """What came of a batch, but for what the guard has taken of it and tells itself. Returns the next batch."""
-    taken = hand.reporting(wanted.token, wanted.most) if wanted else hand.reporting()
-    ended = [one for place, one in ends.items() if not taken >> place & 1]
+    taken = hand.reporting(wanted.token, wanted.most, wanted.incarnation) if wanted else hand.reporting()
+    ended = [one for nth, one in ends.items() if not taken >> nth & 1]
     told = heard(bench.runtime, ended, wanted)
     if told is None and wanted is not None:
         return ask(bench, hand, wanted, again=True)
@@ -219,7 +225,7 @@ def heard(runtime: Runtime, ended: Sequence[Ended], wanted: Wanted | None) -> To
         except LedgerUnavailable:
             asked = None
             if time.monotonic() >= until:
-                runtime.spool.put(*(Letter(**vars(one)) for one in ended))
+                runtime.spool.put(*map(Untold.of, ended))
                 return None
             time.sleep(PAUSE)
         except Exception:
@@ -238,7 +244,7 @@ def refused(runtime: Runtime, ended: Sequence[Ended]) -> None:
             heard(runtime, [one], None)
     else:
         logger.exception("The result of run %s was refused; the guard will try again", ended[0].claim.run_id)
-        runtime.spool.put(*(Letter(**vars(one)) for one in ended))
+        runtime.spool.put(*map(Untold.of, ended))
 
 
 def clean_up(runtime: Runtime, one: Ended, state: str | None) -> None:

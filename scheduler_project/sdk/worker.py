@@ -7,9 +7,12 @@ import logging
 import os
 import sys
 import threading
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import click
 from celery import bootsteps, signals
+from celery.bin.base import CLIContext
 from celery.concurrency import prefork, solo
 
 from .guarded import GuardedWorker
@@ -50,9 +53,10 @@ class GuardedPool(bootsteps.StartStopStep):
                 config = keeper.config(
                     w.hostname,
                     keeper.slots or slots_of(w) if in_process(w) else slots_of(w),
-                    fed=in_process(w) and not carries_permits(w.app),
+                    without_permits=in_process(w) and not carries_permits(w.app),
                     app_path=path_of(w.app),
                     keeps_feed=in_process(w),
+                    **bounds_of_children(w),
                 )
                 self.guarded = w.beatkeeper = GuardedWorker(keeper.spool_folder, config)
         except ImportError as missing:
@@ -83,7 +87,7 @@ class GuardedPool(bootsteps.StartStopStep):
         threading.Thread(target=self.keep, name="beatkeeper-keeper", daemon=True).start()
 
     def keep(self) -> None:
-        """Not on the event loop: that stands still while the broker is away."""
+        """Not on the event loop: that hangs while the broker is away."""
         while not self._left.is_set():
             try:
                 self.guarded.keep_guard()
@@ -94,6 +98,11 @@ class GuardedPool(bootsteps.StartStopStep):
                 # The feed ends with this thread.
                 logger.exception("The guard or the feed cannot be started")
             self._left.wait(KEEP_INTERVAL)
+
+    def close(self, w: Any) -> None:
+        """Before the pool is emptied. Only signals say that they shut down: SIGHUP, remote control and an error that
+        ends the worker do not."""
+        self.guarded.drain()
 
     def on_shutting_down(self, **_options: Any) -> None:
         self.guarded.drain()
@@ -133,11 +142,11 @@ class Occupancy:
 
 
 class SharedOccupancy:
-    """Of a pool whose tasks all run in this one process. They use the places that no run may have first, and
-    beyond those take a slot each, if one is free."""
+    """Of a pool whose tasks all run in this one process. They use those of its threads first for which there is no
+    slot, and beyond those take a slot each, if one is free."""
 
-    def __init__(self, table: SlotTable, places: int) -> None:
-        self._table, self._spare = table, max(0, places - table.size)
+    def __init__(self, table: SlotTable, threads: int) -> None:
+        self._table, self._spare = table, max(0, threads - table.size)
         self._lock = threading.Lock()
         self._tasks = 0
         self._hands: list[Hand] = []
@@ -211,6 +220,13 @@ def in_process(w: Any) -> bool:
     return any(base.__module__ in IN_PROCESS for base in w.pool_cls.__mro__)
 
 
+def bounds_of_children(w: Any) -> dict[str, Any]:
+    """After which the pool replaces one. A solo worker is nobody's child."""
+    if issubclass(w.pool_cls, solo.TaskPool):
+        return {}
+    return {"runs_per_child": w.max_tasks_per_child, "memory_per_child": w.max_memory_per_child}
+
+
 def slots_of(w: Any) -> int:
     if issubclass(w.pool_cls, solo.TaskPool):
         return 1
@@ -221,11 +237,32 @@ def slots_of(w: Any) -> int:
 
 
 def path_of(app: Celery) -> str:
-    """`module:attribute` where another process finds this app; empty: it cannot."""
-    for name, module in list(sys.modules.items()):
-        if name.startswith("celery") or module is None:
-            continue
-        for attribute, value in list(vars(module).items()):
-            if value is app:
-                return f"{name}:{attribute}" if name != "__main__" else ""
+    """How `-A` names this app to another process, as it was named to this one, or else a module that has it; empty:
+    it cannot be found there."""
+    return named_path(app) or found_path(app)
+
+
+def named_path(app: Celery) -> str:
+    """What the command line says, or CELERY_APP: the module that is named may make the app ready, and no other."""
+    context = click.get_current_context(silent=True)
+    while context is not None:
+        named = context.params.get("app")
+        if isinstance(context.obj, CLIContext) and context.obj.app is app and isinstance(named, str):
+            return named
+        context = context.parent
     return ""
+
+
+def found_path(app: Celery) -> str:
+    """In the module whose import ended last, since that one imported the others; a worker imports its tasks' modules
+    by itself, and later."""
+    found = [
+        f"{name}:{attribute}"
+        for name, module in list(sys.modules.items())
+        if isinstance(module, ModuleType) and name.partition(".")[0] not in ("celery", "__main__")
+        for attribute, value in list(vars(module).items())
+        if value is app
+    ]
+    of_tasks = getattr(app.loader, "task_modules", ())
+    outer = [path for path in found if path.partition(":")[0] not in of_tasks]
+    return (outer or found or [""])[-1]

@@ -1,6 +1,7 @@
 """Short words for tests that claim and report through the worker's ledger."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 from uuid import UUID
 
 import pytest
@@ -8,13 +9,16 @@ from django.db import connection
 
 from jobs.models import Job
 from runs.models import WorkerNode
-from scheduler_project.sdk.ledger import Claim, Ended, Lane, Ledger, Wanted, base_token
+from scheduler_project.sdk.ledger import Claim, Ended, Lane, Ledger, LedgerUnavailable, Wanted, base_token
 from scheduler_project.sdk.outcomes import TRANSIENT, Outcome, stated_failure
 from scheduler_project.sdk.postgres import PostgresLedger
 from scheduler_project.sdk.retries import Verdict
 from tests.factories import TASK, make_worker, now
 from tests.runs.remote import RemoteLedgers
+from tests.waiting import wait_until
 
+T = TypeVar("T")
+WayToLedger = Callable[[], PostgresLedger | RemoteLedgers]
 SUCCESS = Verdict("succeeded")
 DEAD = Verdict("dead")
 
@@ -39,12 +43,37 @@ def ledger() -> Iterator[PostgresLedger]:
 @pytest.fixture(params=["postgres", "https"])
 def either_ledger(request: pytest.FixtureRequest) -> Iterator[Ledger]:
     """One after the other: what is promised of the one is promised of the other."""
-    ledger: PostgresLedger | RemoteLedgers = open_ledger()
-    if request.param == "https":
-        port, ca = request.getfixturevalue("api_port"), request.getfixturevalue("own_ca")
-        ledger = RemoteLedgers(f"https://localhost:{port}", ca.ca)
+    ledger = way_to_ledger(request)()
     yield ledger
     ledger.close()
+
+
+@pytest.fixture(params=["postgres", "https"])
+def way_to_either_ledger(request: pytest.FixtureRequest) -> WayToLedger:
+    """For workers that have one each."""
+    return way_to_ledger(request)
+
+
+def way_to_ledger(request: pytest.FixtureRequest) -> WayToLedger:
+    if request.param == "postgres":
+        return open_ledger
+    port, ca = request.getfixturevalue("api_port"), request.getfixturevalue("own_ca")
+    return lambda: RemoteLedgers(f"https://localhost:{port}", ca.ca)
+
+
+def once_it_answers(ask: Callable[[], T]) -> T:
+    """Over HTTPS a ledger that was away is left in peace for a moment."""
+    answers: list[T] = []
+
+    def answered() -> bool:
+        try:
+            answers.append(ask())
+        except LedgerUnavailable:
+            return False
+        return True
+
+    wait_until(answered, 15, "the ledger to answer")
+    return answers[0]
 
 
 def claim_next(

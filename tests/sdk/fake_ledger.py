@@ -6,6 +6,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -85,7 +86,8 @@ class FakeLedger:
             found = [self._running(state, token, wanted.incarnation) for token in wanted.tokens]
             runs = [run for run in found if run is not None] if again else []
             if not runs:
-                queued = [run for run in state["runs"].values() if run["state"] == "queued"]
+                # Who knows no targets gets none.
+                queued = [run for run in state["runs"].values() if run["state"] == "queued" and wanted.known]
                 runs = queued[: wanted.most]
                 for run, token in zip(runs, wanted.tokens, strict=False):
                     run.update(
@@ -95,11 +97,22 @@ class FakeLedger:
                         claim_seq=run["claim_seq"] + 1,
                         attempt=run["attempt"] + 1,
                     )
-            return [_claim(run) for run in runs]
+        claims = [_claim(run) for run in runs]
+        if self._kills(claims):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return claims
 
     def report(self, ended: Sequence[Ended], wanted: Wanted | None = None) -> Told:
         states = [self._end(one) for one in ended]
         return Told(states, self.claim(wanted) if wanted else [])
+
+    def _kills(self, claims: Sequence[Claim]) -> bool:
+        """Once, whoever claims as many dies before it reads the answer."""
+        with self._state() as state:
+            kills = 0 < int(state.get("kills_who_claims", 0)) <= len(claims)
+            if kills:
+                state["kills_who_claims"] = 0
+        return kills
 
     def give_back(self, claim: Claim) -> str | None:
         return self.report([given_back(claim)]).states[0]

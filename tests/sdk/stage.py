@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -10,6 +11,7 @@ from scheduler_project.sdk import processes as os_processes
 from scheduler_project.sdk.log_store import FolderLogStore
 from scheduler_project.sdk.outcomes import LogPointer
 from scheduler_project.sdk.slots import SlotTable
+from scheduler_project.sdk.spool import Spool
 from tests.processes import Processes, RealProcess
 from tests.sample_tasks import journal
 from tests.sdk.fake_ledger import FakeLedger
@@ -70,6 +72,10 @@ class Stage:
         [folder] = self.spool.glob("worker-*")
         return SlotTable(folder)
 
+    def worker_spool(self) -> Spool:
+        [folder] = self.spool.glob("worker-*")
+        return Spool(folder / "spool")
+
     def guard_pid(self) -> int:
         return self.table().guard[0]
 
@@ -89,3 +95,16 @@ def wake(pid: int) -> None:
 
 def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
+
+
+def cpu_share(pid: int) -> float:
+    """Of one CPU, over the next three seconds."""
+    before, since = cpu_seconds(pid), time.monotonic()
+    time.sleep(3)
+    return (cpu_seconds(pid) - before) / (time.monotonic() - since)
+
+
+def cpu_seconds(pid: int) -> float:
+    with open(f"/proc/{pid}/stat") as stat:
+        fields = stat.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -5,9 +5,20 @@ from uuid import UUID
 
 import pytest
 
-from scheduler_project.sdk import work as work_module
-from scheduler_project.sdk.ledger import Ended, Lane, Told, Wanted
-from scheduler_project.sdk.work import BATCH_SECONDS, MOST_AT_ONCE, Lengths
+from scheduler_project.sdk import batches
+from scheduler_project.sdk.batches import BATCH_SECONDS, MOST_AT_ONCE, Lengths, largest_batch
+from scheduler_project.sdk.heartbeat import listed
+from scheduler_project.sdk.ledger import (
+    MOST_CLAIMS,
+    MOST_HELD,
+    MOST_SLOTS,
+    Ended,
+    Lane,
+    Told,
+    Wanted,
+)
+from scheduler_project.sdk.spool import Spool
+from scheduler_project.sdk.work import want
 from tests.processes import Processes
 from tests.sdk.stage import Stage, kill
 from tests.sdk.test_work import Bench, always_lost, bench, executed, lost_once
@@ -26,7 +37,7 @@ def stage(processes: Processes, tmp_path: Path) -> Stage:
 
 @pytest.fixture
 def ample(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work_module, "BATCH_SECONDS", AMPLE_SECONDS)
+    monkeypatch.setattr(batches, "BATCH_SECONDS", AMPLE_SECONDS)
     monkeypatch.setenv("SAMPLE_BATCH_SECONDS", str(AMPLE_SECONDS))
 
 
@@ -53,6 +64,34 @@ class TestLengths:
         for _ in range(60):
             lengths.note(LANE, 0.001)
         assert lengths.most(LANE) > 1
+
+
+class TestManySlots:
+    @pytest.mark.parametrize("slots", [1, 8, 156, 157, 313, 1000, 4999, MOST_SLOTS])
+    def test_one_beat_can_name_all_that_they_may_have(self, slots: int) -> None:
+        batch = min(MOST_AT_ONCE, largest_batch(slots))
+        assert 1 <= batch <= MOST_CLAIMS
+        assert slots * 2 * batch <= MOST_HELD, "a batch, and the next one that is asked for"
+
+    def test_few_slots_take_what_they_always_took(self) -> None:
+        assert largest_batch(156) >= MOST_AT_ONCE
+
+    @pytest.mark.usefixtures("ample")
+    def test_so_their_batches_are_smaller(self, bench: Bench) -> None:
+        bench.runtime.table.size = MOST_HELD // 8
+        bench.bench.lengths.note(LANE, 0.001)
+        assert want(bench.bench, LANE).most == 2
+
+    def test_what_a_beat_has_no_room_for_waits_in_the_spool(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("scheduler_project.sdk.heartbeat.MOST_HELD", 3)
+        spooled = [UUID(int=number) for number in range(4)]
+        for token in spooled:
+            (tmp_path / f"{token}.json").touch()
+        held = [UUID(int=100), UUID(int=101)]
+        assert listed(frozenset([*spooled, *held]), Spool(tmp_path)) == [*held, spooled[0]]
+        assert listed(frozenset(held), Spool(tmp_path)) == held
 
 
 @pytest.mark.usefixtures("ample")
@@ -96,10 +135,8 @@ class TestInOneProcess:
         bench.bench.runtime.table.add_end = end_and_drain  # type: ignore[method-assign]
         bench.work()
         assert executed == [str(run) for run in runs[:2]]
-        letters = [bench.runtime.spool.get(token) for token in bench.runtime.spool.tokens()]
-        assert {letter.claim.run_id for letter in letters if letter and letter.outcome is None} == set(
-            runs[2:]
-        )
+        untold = [bench.runtime.spool.get(token) for token in bench.runtime.spool.tokens()]
+        assert {one.claim.run_id for one in untold if one and one.outcome is None} == set(runs[2:])
         assert [len(bench.ledger.ends(run)) for run in runs] == [1, 1, 0, 0]
 
     def test_an_answer_lost_with_report_and_claim_loses_and_doubles_nothing(self, bench: Bench) -> None:
@@ -115,9 +152,9 @@ class TestInOneProcess:
             bench.ledger.add_run("w.runs")
         bench.ledger.after_report = always_lost
         bench.work()
-        letters = [bench.runtime.spool.get(token) for token in bench.runtime.spool.tokens()]
-        assert len(letters) == len(executed)
-        assert all(letter is not None and letter.outcome is not None for letter in letters)
+        untold = [bench.runtime.spool.get(token) for token in bench.runtime.spool.tokens()]
+        assert len(untold) == len(executed)
+        assert all(one is not None and one.outcome is not None for one in untold)
 
     def test_one_that_the_ledger_chokes_on_costs_the_others_nothing(self, bench: Bench) -> None:
         runs = [bench.ledger.add_run("w.runs") for _ in range(5)]
@@ -151,7 +188,29 @@ class TestRealProcesses:
         assert kinds[-1] == "succeeded" and set(kinds[:-1]) == {"given_back"}
         assert stage.ledger.run(behind[-1])["attempt"] == 1
 
-    def test_nothing_is_stuck_behind_a_long_run(self, stage: Stage) -> None:
+    def test_what_a_killed_child_was_granted_and_never_heard_of_goes_back(self, stage: Stage) -> None:
+        """It dies between its report, which asks for the next, and the answer: no body of them began."""
+        runs = [stage.ledger.add_run("tests.succeeds", retry={"max_attempts": 1}) for _ in range(5)]
+        stage.ledger.change(kills_who_claims=4)
+        stage.feed()
+        for run in runs:
+            wait_until(lambda run=run: stage.ledger.run(run)["state"] == "succeeded", 20, "its end")  # type: ignore[misc]
+        assert [len(stage.events("succeeds", run)) for run in runs] == [1] * 5
+        assert [end["kind"] for end in stage.ledger.ends(runs[0])] == ["succeeded"]
+        for granted in map(stage.ledger.run, runs[1:]):
+            kinds = [end["kind"] for end in granted["ends"]]
+            assert kinds[-1] == "succeeded" and set(kinds[:-1]) == {"given_back"}
+            assert (granted["attempt"], granted["losses"]) == (1, 0)
+
+    def test_a_child_killed_in_its_first_ask_costs_nothing(self, stage: Stage) -> None:
+        run = stage.ledger.add_run("tests.succeeds", retry={"max_attempts": 1, "max_losses": 0})
+        stage.ledger.change(kills_who_claims=1)
+        stage.feed()
+        assert stage.wait_for_end(run)["kind"] == "given_back"
+        assert stage.wait_for_end(run, count=2)["kind"] == "succeeded"
+        wait_until(lambda: not stage.worker_spool().unheard(), 10, "an empty spool")
+
+    def test_nothing_waits_behind_a_long_run(self, stage: Stage) -> None:
         quick = [stage.ledger.add_run("tests.succeeds") for _ in range(3)]
         long = stage.ledger.add_run("tests.sleeps", 60)
         behind = [stage.ledger.add_run("tests.succeeds") for _ in range(2)]

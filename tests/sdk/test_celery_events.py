@@ -15,6 +15,8 @@ import pytest
 from celery import Celery
 from kombu import Connection
 
+from scheduler_project.sdk.app import Beatkeeper
+from scheduler_project.sdk.permit_task import NAME
 from scheduler_project.sdk.slots import FREE
 from tests.private_rabbitmq import PrivateRabbitMQ
 from tests.processes import Processes, RealProcess
@@ -24,6 +26,11 @@ from tests.waiting import wait_until
 
 ONCE = {"max_attempts": 1}
 AGAIN = {"max_attempts": 3, "backoff": "fixed", "base": 0.0, "cap": 0.0}
+
+
+# As an operator gives them on the command line.
+CANCELS_ON_LOSS = ["--", "worker.cancel_long_running_tasks_on_connection_loss=yes"]
+RETRIES_LOST = ["--", "task.retry_on_worker_lost=yes", "task.acks_on_failure=no", "task.acks_on_timeout=no"]
 
 
 class Event(NamedTuple):
@@ -109,7 +116,7 @@ def test_a_termination_kills_at_once(workers: dict[str, Shared], pool: str) -> N
     body = stage.wait_for_event("hangs", run)["pid"]
     stage.ledger.change_run(run, cancel=True, terminate=True)
     assert stage.wait_for_end(run)["next"] == "cancelled"
-    wait_until(lambda: gone(body), 5, "the end of the body")
+    wait_until(lambda: gone(body), 15, "the end of the body")
     assert not stage.events("shrugged", run)
     assert_it_goes_on(stage, worker)
 
@@ -189,6 +196,18 @@ def test_a_cold_shutdown_loses_no_run_and_leaves_no_body(stage: CeleryStage, poo
     wait_until(lambda: all(one["left"] for one in stage.ledger.workers().values()), 10, "its last words")
 
 
+def test_a_cold_shutdown_does_not_wait_for_a_long_run(stage: CeleryStage) -> None:
+    """Its permit is acked, and for the end of what is acked Celery waits."""
+    worker = stage.worker(1, SAMPLE_ACKED_AFTER="0.1")
+    run = stage.add_permitted_run("tests.hangs", retry=AGAIN)
+    body = stage.wait_for_event("hangs", run)["pid"]
+    wait_until(lambda: stage.unacked() == 0, 10, "an acked permit")
+    worker.send(signal.SIGQUIT)
+    wait_until(lambda: gone(body), 10, "the end of the body")
+    assert stage.wait_for_end(run)["error_class"] == "worker_lost"
+    worker.wait()
+
+
 @pytest.mark.parametrize("pool", ["threads", "gevent"])
 def test_a_killed_worker_leaves_no_body_and_is_told(stage: CeleryStage, pool: str) -> None:
     worker = stage.worker(1, pool=pool)
@@ -196,7 +215,7 @@ def test_a_killed_worker_leaves_no_body_and_is_told(stage: CeleryStage, pool: st
     body = stage.wait_for_event("hangs", run)["pid"]
     kill(worker.pid)
     assert stage.wait_for_end(run)["error_class"] == "worker_lost"
-    wait_until(lambda: gone(body), 5, "the end of the body")
+    wait_until(lambda: gone(body), 15, "the end of the body")
 
 
 def test_a_solo_worker_ends_with_a_body_that_takes_no_hint(stage: CeleryStage) -> None:
@@ -209,30 +228,73 @@ def test_a_solo_worker_ends_with_a_body_that_takes_no_hint(stage: CeleryStage) -
     wait_until(lambda: not list(stage.spool.glob("worker-*")), 10, "the guard's last words")
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
+@pytest.mark.parametrize(
+    ("pool", "settings"), [("prefork", []), ("prefork", CANCELS_ON_LOSS), ("threads", [])]
+)
 def test_a_lost_broker_connection_starts_nothing_twice(
-    processes: Processes, tmp_path: Path, private_rabbitmq: PrivateRabbitMQ, pool: str
+    processes: Processes, tmp_path: Path, private_rabbitmq: PrivateRabbitMQ, pool: str, settings: list[str]
 ) -> None:
     """Unacked permits come again: they find nothing, or other runs."""
     stage = CeleryStage(processes, tmp_path, private_rabbitmq.url)
     gate = tmp_path / "gate"
-    worker = stage.worker(2, pool=pool)
-    run = stage.add_permitted_run("tests.witnesses", 0, str(gate))
+    worker = stage.worker(2, *settings, pool=pool)
+    run = stage.add_permitted_run("tests.witnesses", 0, str(gate), retry=ONCE)
     stage.wait_for_event("start", run)
-    private_rabbitmq.ctl("close_all_connections", "--vhost", private_rabbitmq.vhost, "a test")
-    stage.connection = Connection(stage.broker)
-    stage.channel = stage.connection.channel()
-    stage.queue = stage.queue(stage.channel)
-    wait_until(lambda: worker.text().count("Permits: connected") == 2, 30, "another connection")
+    lose_connections(stage, worker, private_rabbitmq)
     stage.wait_for_end(stage.add_permitted_run())
     gate.touch()
     assert stage.wait_for_end(run)["next"] == "succeeded"
     assert len(stage.events("start", run)) == 1 and len(stage.ledger.ends(run)) == 1
+    assert ("is not terminated" in worker.text()) is bool(settings)
+
+
+def test_after_a_lost_connection_a_busy_worker_keeps_no_permits(
+    processes: Processes, tmp_path: Path, private_rabbitmq: PrivateRabbitMQ
+) -> None:
+    """What went on through it still has its child."""
+    stage = CeleryStage(processes, tmp_path, private_rabbitmq.url)
+    worker = stage.worker(1)
+    stage.wait_for_event("sleeps", stage.add_permitted_run("tests.sleeps", 60))
+    lose_connections(stage, worker, private_rabbitmq)
+    wait_until(lambda: stage.consumers() > 0, 20, "a consumer again")
+    stage.permit()
+    wait_until(lambda: private_rabbitmq.queues()[stage.lane_queue] == 0, 20, "acked permits")
+    assert not stage.events("slept")
+
+
+def test_a_lost_child_sends_no_permit_of_its_own(stage: CeleryStage) -> None:
+    """Celery would send one that waits, and declare the lane's queue for it."""
+    worker = stage.worker(1, *RETRIES_LOST)
+    run = stage.add_permitted_run("tests.dies", retry=ONCE)
+    assert stage.wait_for_end(run)["error_class"] == "worker_lost"
+    assert_it_goes_on(stage, worker)
+    assert "WorkerLostError" in worker.text()
+    for sign in ("Failed to retry", "PRECONDITION_FAILED", "retry:"):
+        assert sign not in worker.text()
+
+
+def test_what_the_host_wants_of_its_tasks_changes_no_permit() -> None:
+    """A permit that were rejected after a failure would lie among the dead messages."""
+    with Celery(broker="memory://", set_as_current=False) as app:
+        Beatkeeper(app)
+        app.conf.update(task_acks_on_failure_or_timeout=False, task_acks_late=False)
+        app.conf.update(task_acks_on_failure=False, task_acks_on_timeout=False)
+        permit: Any = app.tasks[NAME]
+        assert permit.acks_late and permit.acks_on_failure_or_timeout
+        assert permit.acks_on_failure and permit.acks_on_timeout
+
+
+def lose_connections(stage: CeleryStage, worker: RealProcess, broker: PrivateRabbitMQ) -> None:
+    broker.ctl("close_all_connections", "--vhost", broker.vhost, "a test")
+    stage.connection = Connection(stage.broker)
+    stage.channel = stage.connection.channel()
+    stage.queue = stage.queue(stage.channel)
+    wait_until(lambda: worker.text().count("Permits: connected") == 2, 30, "another connection")
 
 
 def assert_it_goes_on(stage: CeleryStage, worker: RealProcess) -> None:
     assert stage.wait_for_end(stage.add_permitted_run())["next"] == "succeeded"
-    wait_until(lambda: set(stage.table().states()) == {FREE}, 5, "a free slot")
+    wait_until(lambda: set(stage.table().states()) == {FREE}, 15, "a free slot")
     assert worker.is_alive()
 
 

@@ -1,8 +1,20 @@
 """The worker without a broker, end to end: what a run comes to, and how a worker leaves."""
 
 import signal
+from pathlib import Path
+from uuid import uuid4
 
-from tests.sdk.stage import Stage, gone
+import pytest
+from celery import Celery
+
+from scheduler_project.sdk import feed as feed_module
+from scheduler_project.sdk import processes
+from scheduler_project.sdk.feed import serve
+from scheduler_project.sdk.ledger import Lane
+from scheduler_project.sdk.runtime import Config, Runtime
+from scheduler_project.sdk.targets import Targets
+from scheduler_project.sdk.work import Workbench
+from tests.sdk.stage import LEASE, Stage, gone
 from tests.waiting import wait_until
 
 
@@ -26,14 +38,14 @@ def test_output_is_in_the_log_and_the_open_file_is_gone(stage: Stage) -> None:
     end = stage.wait_for_end(stage.ledger.add_run("tests.prints", "first", "second"))
     text = stage.log_of(end)
     assert all(word in text for word in ("first", "second", "on stderr", "a warning"))
-    wait_until(lambda: not list(stage.logs.root.glob("open/*")), 5, "no open log")
+    wait_until(lambda: not list(stage.logs.root.glob("open/*")), 15, "no open log")
 
 
 def test_a_running_log_can_be_followed(stage: Stage) -> None:
     stage.feed()
     run = stage.ledger.add_run("tests.sleeps", 30)
     stage.wait_for_event("sleeps", run)
-    wait_until(lambda: b"asleep" in (stage.logs.read_open(run, 1) or b""), 5, "the line of a running body")
+    wait_until(lambda: b"asleep" in (stage.logs.read_open(run, 1) or b""), 15, "the line of a running body")
 
 
 def test_a_failure_carries_class_line_and_fingerprint(stage: Stage) -> None:
@@ -58,6 +70,36 @@ def test_a_failed_attempt_is_tried_again_with_its_number(stage: Stage) -> None:
     run = stage.ledger.add_run("tests.raises", retry={"max_attempts": 2, "base": 0})
     assert stage.wait_for_end(run)["next"] == "delayed"
     assert stage.wait_for_end(run, 2)["next"] == "dead"
+
+
+def test_a_worker_that_hangs_with_nobody_left_to_work_does_not_look_alive(stage: Stage) -> None:
+    """Its loop waits for a lock, and its only child died: nobody forks another."""
+    hangs = stage.spool.parent / "hangs"
+    hangs.touch()
+    worker = stage.feed(SAMPLE_FEED_HANGS=str(hangs))
+    run = stage.ledger.add_run("tests.dies", retry={"max_attempts": 1, "max_losses": 0})
+    assert stage.wait_for_end(run)["error_class"] == "worker_lost"
+    worker.wait_for_output("The worker hangs", 6 * LEASE)
+
+
+def test_a_child_that_is_told_to_leave_begins_with_no_other_lane(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two lanes nothing is in its hand: who waits for its end takes it for through, and kills it."""
+    config = Config("w", "host", "default", "", 1, "", f"file://{tmp_path}/logs", [])
+    runtime = Runtime.create(tmp_path, config)
+    runtime.table.incarnation, runtime.table.fence_at = uuid4(), processes.boottime() + 60
+    runtime.write_answer([], [Lane(number, 1, number, "") for number in range(5)])
+    leaving, served = list[int](), list[int]()
+
+    def told_to_leave(_bench: Workbench, lane: Lane) -> int:
+        served.append(lane.tenant_id)
+        leaving.append(signal.SIGTERM)
+        return 1
+
+    monkeypatch.setattr(feed_module, "served", told_to_leave)
+    serve(Workbench(runtime, Targets(Celery(set_as_current=False))), 0, leaving)
+    assert len(served) == 1
 
 
 def test_sigterm_lets_the_run_in_hand_finish(stage: Stage) -> None:

@@ -96,7 +96,7 @@ def test_a_killed_child_is_told_at_once(worker: RealProcess, tmp_path: Path) -> 
     run = queued(job_of("tests.sleeps"))
     [body] = wait_until(lambda: journal(tmp_path / "journal"), 20, "a running body")
     kill(body["pid"])
-    wait_until(lambda: Attempt.objects.filter(run_id=run.pk).exists(), 5, "its attempt")
+    wait_until(lambda: Attempt.objects.filter(run_id=run.pk).exists(), 15, "its attempt")
     attempt = Attempt.objects.get(run_id=run.pk)
     assert (attempt.outcome, attempt.error_class) == ("lost", "worker_lost")
 

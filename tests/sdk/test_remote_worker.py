@@ -8,23 +8,24 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from scheduler_project.sdk.delivery import REFUSALS, Delivery
+from scheduler_project.sdk.claim_details import claim_of
+from scheduler_project.sdk.delivery import Delivery
 from scheduler_project.sdk.errors import KeyRefused
 from scheduler_project.sdk.ledger import Ended, LedgerRefused, LedgerUnavailable, Told
 from scheduler_project.sdk.outcomes import Outcome
 from scheduler_project.sdk.remote_logs import HERE, Follower, RemoteLogStore
 from scheduler_project.sdk.retries import Verdict
 from scheduler_project.sdk.slots import HELD
-from scheduler_project.sdk.spool import Letter, Spool, claim_of
+from scheduler_project.sdk.spool import Spool, Untold
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
 
-def a_letter() -> Letter:
+def an_untold_success() -> Untold:
     ids = {name: str(uuid4()) for name in ("run_id", "token", "incarnation", "job_id")}
     facts = {"claim_seq": 1, "attempt": 1, "version": 1, "tenant_id": 1, "tenant": "acme", "gated": False}
     claim = claim_of({**ids, **facts, "timeout": 60.0, "retry": {}})
-    return Letter(claim, Outcome("succeeded", NOW, NOW), Verdict("succeeded"), log_is_open=True)
+    return Untold(claim, Outcome("succeeded", NOW, NOW), Verdict("succeeded"), log_is_open=True)
 
 
 class Platform:
@@ -65,10 +66,10 @@ def runtime(tmp_path: Path) -> Any:
 def test_a_result_waits_for_a_platform_that_hears_it(
     runtime: Any, platform: Platform, trouble: Exception
 ) -> None:
-    runtime.spool.put(a_letter())
+    runtime.spool.put(an_untold_success())
     delivery = Delivery(runtime, platform)  # type: ignore[arg-type]
     platform.trouble = trouble
-    for _ in range(REFUSALS + 1):
+    for _ in range(20):
         assert not delivery.deliver_all()
     platform.trouble = None
     assert delivery.deliver_all()
@@ -76,13 +77,13 @@ def test_a_result_waits_for_a_platform_that_hears_it(
 
 
 def test_the_log_of_a_result_that_waited_goes_with_it(runtime: Any, platform: Platform) -> None:
-    letter = a_letter()
-    runtime.spool.put(letter)
-    with runtime.log_store.open(letter.claim.run_id, 1) as file:
+    untold = an_untold_success()
+    runtime.spool.put(untold)
+    with runtime.log_store.open(untold.claim.run_id, 1) as file:
         file.write(b"{}\n")
     assert Delivery(runtime, platform).deliver_all()  # type: ignore[arg-type]
     assert [one.outcome.log for one in platform.heard] == [HERE]
-    assert runtime.log_store.read_open(letter.claim.run_id, 1) is None
+    assert runtime.log_store.read_open(untold.claim.run_id, 1) is None
 
 
 def test_an_attempt_without_lines_has_no_log(runtime: Any) -> None:

@@ -43,7 +43,7 @@ class Forked:
 
     def kill(self, pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: gone(pid), 5, "a dead child")
+        wait_until(lambda: gone(pid), 15, "a dead child")
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_a_writer_stopped_half_way_does_not_block_a_reader(table: SlotTable, for
     forked.pids.append(pid)
     os.close(told)
     os.close(ready)
-    wait_until(lambda: table.read(0) is None, 5, "an unreadable slot")
+    wait_until(lambda: table.read(0) is None, 15, "an unreadable slot")
     forked.kill(pid)
     table.clear(0)
     slot = table.read(0)

@@ -11,7 +11,17 @@ from celery import Celery
 from scheduler_project.sdk import processes
 from scheduler_project.sdk import work as work_module
 from scheduler_project.sdk.celery_target import CeleryTarget
-from scheduler_project.sdk.ledger import Claim, Ended, LedgerUnavailable, Told, Wanted, WorkerInfo
+from scheduler_project.sdk.delivery import Delivery
+from scheduler_project.sdk.heartbeat import in_hand
+from scheduler_project.sdk.ledger import (
+    Claim,
+    Ended,
+    LedgerRefused,
+    LedgerUnavailable,
+    Told,
+    Wanted,
+    WorkerInfo,
+)
 from scheduler_project.sdk.runtime import Config, Runtime
 from scheduler_project.sdk.slots import ASKED, FREE
 from scheduler_project.sdk.targets import Targets
@@ -121,13 +131,48 @@ def test_a_claim_that_stays_unheard_frees_the_slot(bench: Bench) -> None:
     assert bench.runtime.table.states() == [FREE]
 
 
+def test_a_claim_that_stays_unheard_is_left_to_the_guard_to_give_back(bench: Bench) -> None:
+    run = bench.ledger.add_run("w.runs")
+    bench.ledger.after_claim = always_lost
+    bench.work()
+    token = UUID(bench.ledger.run(run)["token"])
+    assert token in in_hand(bench.runtime).tokens, "else rescue would take it for lost"
+    bench.ledger.after_claim = lambda: None
+    assert Delivery(bench.runtime, bench.ledger).deliver_all()
+    state = bench.ledger.run(run)
+    assert (state["state"], state["attempt"], state["losses"]) == ("queued", 0, 0)
+    assert not in_hand(bench.runtime).tokens
+
+
+def test_a_claim_made_unheard_by_a_key_that_is_refused_since_is_left_to_the_guard(bench: Bench) -> None:
+    """The next key, or the next minute, may give it back."""
+    run = bench.ledger.add_run("w.runs")
+    answers = iter([LedgerUnavailable("the answer was lost"), LedgerRefused("the key was revoked")])
+
+    def refused() -> None:
+        raise next(answers)
+
+    bench.ledger.after_claim = refused
+    assert bench.work() == 0
+    assert UUID(bench.ledger.run(run)["token"]) in in_hand(bench.runtime).tokens
+
+
+def test_what_is_refused_at_once_leaves_nothing_to_the_guard(bench: Bench) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise LedgerRefused("the key was revoked")
+
+    bench.ledger.claim = refuse  # type: ignore[method-assign, assignment]
+    assert bench.work() == 0
+    assert not bench.runtime.spool.unheard()
+
+
 def test_an_answer_behind_the_fence_starts_nothing(bench: Bench) -> None:
     run = bench.ledger.add_run("w.runs")
     bench.ledger.after_claim = lambda: setattr(bench.runtime.table, "fence_at", 0.0)
     assert bench.work() == 0
     assert executed == []
-    letter = bench.runtime.spool.get(UUID(bench.ledger.run(run)["token"]))
-    assert letter is not None and letter.outcome is None, "it is given back"
+    untold = bench.runtime.spool.get(UUID(bench.ledger.run(run)["token"]))
+    assert untold is not None and untold.outcome is None, "it is given back"
 
 
 def test_an_answer_for_an_earlier_incarnation_starts_nothing(bench: Bench) -> None:
@@ -168,11 +213,11 @@ def test_an_undeliverable_result_is_spooled_and_the_slot_is_free(bench: Bench) -
     bench.work()
     assert bench.runtime.table.states() == [FREE]
     [token] = bench.runtime.spool.tokens()
-    letter = bench.runtime.spool.get(token)
-    assert letter is not None and letter.outcome is not None and letter.verdict is not None
-    assert (letter.claim.run_id, letter.outcome.result) == (run, "ran")
+    untold = bench.runtime.spool.get(token)
+    assert untold is not None and untold.outcome is not None and untold.verdict is not None
+    assert (untold.claim.run_id, untold.outcome.result) == (run, "ran")
     bench.ledger.away.unlink()
-    ended = Ended(letter.claim, letter.outcome, letter.verdict)
+    ended = Ended(untold.claim, untold.outcome, untold.verdict)
     assert bench.ledger.report([ended]).states == ["succeeded"]
 
 

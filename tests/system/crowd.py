@@ -1,7 +1,7 @@
 """What bodies of `tests.crowds` wrote down themselves, and what must be true of it whatever happened around them.
 
-Each run has a file of its own with a line where a try of it starts and one where it ends, both on disk before the
-body goes on. Nothing here asks the database: what that says is compared with these lines.
+Each run has a file of its own with a line where a try of it starts, lines for as long as it lives and one where it
+ends, each on disk before the body goes on. Nothing here asks the database: what that says is compared with these lines.
 """
 
 import json
@@ -13,12 +13,13 @@ from typing import Any
 
 @dataclass
 class Try:
-    """One attempt by its own lines. Killed, it has no end, and ended before its process was replaced."""
+    """One attempt by its own lines. Killed, it has no end, but it was at work until its last line at least."""
 
     claim_seq: int
     pid: int
     started_at: float
-    ended_at: float | None = None
+    last_seen_at: float
+    ended: bool = False
 
 
 def tries(path: Path) -> list[Try]:
@@ -27,15 +28,18 @@ def tries(path: Path) -> list[Try]:
     for line in lines(path):
         if line["event"] == "start":
             assert line["claim_seq"] not in found, f"{path.name}: claim {line['claim_seq']} was begun twice"
-            found[line["claim_seq"]] = Try(line["claim_seq"], line["pid"], line["at"])
-        else:
-            found[line["claim_seq"]].ended_at = line["at"]
+            found[line["claim_seq"]] = Try(line["claim_seq"], line["pid"], line["at"], line["at"])
+        one = found[line["claim_seq"]]
+        one.last_seen_at = line["at"]
+        one.ended = line["event"] == "end"
     return [found[claim_seq] for claim_seq in sorted(found)]
 
 
 def lines(path: Path) -> Iterator[dict[str, Any]]:
-    for text in path.read_text().splitlines():
-        yield json.loads(text)
+    for text in path.read_text().splitlines(keepends=True):
+        # The last may be only half there while it is written.
+        if text.endswith("\n"):
+            yield json.loads(text)
 
 
 def overlaps(path: Path) -> list[str]:
@@ -43,9 +47,7 @@ def overlaps(path: Path) -> list[str]:
     told = []
     ordered = tries(path)
     for earlier, later in zip(ordered, ordered[1:], strict=False):
-        last_seen = earlier.ended_at if earlier.ended_at is not None else earlier.started_at
-        if last_seen > later.started_at:
-            told.append(
-                f"{path.name}: claim {earlier.claim_seq} was at work {last_seen - later.started_at:.3f} s into {later}"
-            )
+        into = earlier.last_seen_at - later.started_at
+        if into > 0:
+            told.append(f"{path.name}: claim {earlier.claim_seq} was at work {into:.3f} s into {later}")
     return told

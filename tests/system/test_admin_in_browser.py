@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -19,11 +20,10 @@ from jobs.instants import as_text
 from jobs.models import ApiKey, Job, JobStatus, Stop
 from jobs.services import create_job, edit_job
 from jobs.tenants import KEY_TEXT
-from runs.models import Attempt, LiveRun, MissedSpan, Run
+from runs.models import LiveRun, MissedSpan, Run
 from runs.states import FinalState, LiveState
-from scheduler_project.sdk.ids import attempt_id
 from scheduler_project.sdk.log_store import FolderLogStore
-from tests.factories import make_pool, make_run, make_tenant, make_worker, now
+from tests.factories import make_attempt, make_pool, make_run, make_tenant, make_worker, now
 from tests.ports import answers, free_port
 from tests.processes import Processes
 from tests.waiting import wait_until
@@ -135,22 +135,17 @@ def dead_run(job: Job, tmp_path: Path) -> Run:
             file.write(json.dumps(line).encode() + b"\n")
     pointer = store.seal(live.pk, live.claim_seq, "payments", uuid4())
     assert pointer is not None
-    ending = {"error_line": LOG[-1].strip(), "finished_at": now(), "started_at": live.claimed_at or now()}
-    Attempt.objects.create(
-        id=attempt_id(live.pk, live.claim_seq),
-        run_id=live.pk,
-        tenant=job.tenant,
-        number=1,
-        claim_seq=1,
-        worker=live.worker or uuid4(),
-        worker_name="worker-7",
-        outcome="failed",
-        next_state="dead",
-        log_object=pointer.object,
-        log_offset=pointer.offset,
-        log_length=pointer.length,
-        **ending,
-    )
+    ending: dict[str, Any] = {
+        "error_line": LOG[-1].strip(),
+        "finished_at": now(),
+        "started_at": live.claimed_at or now(),
+    }
+    where: dict[str, Any] = {
+        "log_object": pointer.object,
+        "log_offset": pointer.offset,
+        "log_length": pointer.length,
+    }
+    make_attempt(live, **where, **ending)
     Run.objects.filter(pk=live.pk).update(state=FinalState.DEAD, ended_from="running", attempts=1, **ending)
     LiveRun.objects.filter(pk=live.pk).delete()
     return Run.objects.get(pk=live.pk)

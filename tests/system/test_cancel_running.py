@@ -82,7 +82,7 @@ def test_a_run_ends_at_its_time_limit(platform: Platform, body: dict[str, Any]) 
     assert run["error_class"] == "timeout"
     assert platform.outcomes(run) == ["timeout"]
     (attempt,) = platform.attempts(run)
-    assert 1 <= (attempt["finished_at"] - attempt["started_at"]).total_seconds() < 6
+    assert 1 <= (attempt["finished_at"] - attempt["started_at"]).total_seconds() < 20
     platform.run_of(platform.run_once(), "succeeded")
 
 

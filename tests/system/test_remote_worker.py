@@ -240,12 +240,13 @@ def log_in_api(platform: Platform, run: Row) -> str:
 
 
 def spooled(worker: Worker) -> list[Path]:
-    return [letter for folder in worker.spool_folders() for letter in (folder / "spool").glob("*.json")]
+    return [file for folder in worker.spool_folders() for file in (folder / "spool").glob("*.json")]
 
 
 def assert_no_trace_of(key: str, worker: Worker) -> None:
     """Not in what anybody may list; the folder is its owner's alone."""
-    secret = key.rpartition("_")[2].encode()
+    # Its last part, which may hold the separator too.
+    secret = key.split("_", 2)[2].encode()
     for pid in worker.whole():
         assert secret not in Path(f"/proc/{pid}/cmdline").read_bytes()
     assert secret.decode() not in worker.process.text()

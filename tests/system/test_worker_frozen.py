@@ -20,6 +20,26 @@ def test_a_body_ends_itself_when_its_parent_and_its_guard_stand_still(platform: 
     assert_frozen_worker_loses_its_run(platform, gate, frozen, lambda: [frozen.pid, frozen.guard])
 
 
+def test_a_guard_that_stands_still_alone_leaves_no_body_beside_the_next_attempt(
+    platform: Platform, gate: Path
+) -> None:
+    """Nobody beats for its worker, so its run goes elsewhere, or to itself once it has another guard."""
+    platform.scheduler()
+    worker = platform.worker(slots=1)
+    job = platform.run_once(until=str(gate))
+    seen = platform.wait_for_attempt(1)
+    before, hung = worker.table.incarnation, worker.guard
+    platform.worker(slots=1).wait_until_known()
+    send(signal.SIGSTOP, hung)
+    platform.wait_for_attempt(2, RECOVERY)
+    assert is_dead(seen.pid)
+    worker.wait_until_known(incarnation_not=before)
+    assert is_dead(hung)
+    gate.touch()
+    assert platform.outcomes(platform.run_of(job, "succeeded")) == ["lost", "succeeded"]
+    platform.assert_one_attempt_at_a_time()
+
+
 def assert_frozen_worker_loses_its_run(platform: Platform, gate: Path, frozen: Worker, part: Any) -> None:
     job = platform.run_once(until=str(gate))
     seen = platform.wait_for_attempt(1)
