@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from django import forms
 from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
-from jobs.refusals import FieldError, InvalidInput, Refused
+from jobs.refusals import FieldError, InvalidInput, Refused, hinted
 from jobs.staff import sentence
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class ServiceForm(ModelForm):
 
 
 def refusal(error: FieldError) -> str:
-    return sentence(error.detail) + (f" ({error.hint})" if error.hint else "")
+    return hinted(sentence(error.detail), error.hint)
 
 
 def line(help_text: str = "", *, label: str | None = None, placeholder: str = "") -> Any:

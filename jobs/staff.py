@@ -24,7 +24,7 @@ from unfold.views import ChangeList
 from unfold.widgets import UnfoldAdminTextInputWidget
 
 from jobs.models import Membership, Pool, Role, Tenant
-from jobs.refusals import Missing, Refused
+from jobs.refusals import Missing, Refused, hinted
 from jobs.tenants import may
 
 if TYPE_CHECKING:
@@ -173,6 +173,22 @@ class LookOnly(OfOwnTenants):
     needed = None
 
 
+class OfThePlatform(LookOnly):
+    """What is nobody's but the operators'."""
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return is_superuser(request)
+
+    def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return is_superuser(request)
+
+    def visible(self, rows: QuerySet[Any], request: HttpRequest) -> QuerySet[Any]:
+        return rows.none()
+
+    def tenant_of(self, row: Any) -> int | None:
+        return None
+
+
 class KeptByService(OfOwnTenants):
     """Added and changed by a ServiceForm. Who has one tenant need not choose it."""
 
@@ -253,8 +269,7 @@ def telling(request: HttpRequest, done: str = "") -> Iterator[None]:
     try:
         yield
     except Refused as refused:
-        hint = f" ({refused.hint})" if refused.hint else ""
-        messages.error(request, f"{sentence(refused.detail)}{hint}")
+        messages.error(request, hinted(sentence(refused.detail), refused.hint))
     else:
         if done:
             messages.success(request, done)

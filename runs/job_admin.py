@@ -11,6 +11,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from unfold.contrib.filters.admin import DropdownFilter
 
 from jobs import stops
 from jobs.database_clock import database_now
@@ -18,10 +19,12 @@ from jobs.display import NOTHING
 from jobs.job_admin import JobAdmin
 from jobs.models import Job, JobStatus
 from jobs.staff import (
+    WARNING,
     UncountedList,
     button,
     found_or_missing,
     go_to,
+    label,
     link,
     list_of,
     page_of,
@@ -37,6 +40,7 @@ from scheduler_project.sdk.sql import statements
 SQL = statements(Path(__file__).parent / "sql" / "admin.sql")
 HOT = "7d"
 RUNS_SHOWN = 5
+BREAKER_WORDS = {BreakerState.OPEN: "breaker open", BreakerState.HALF_OPEN: "breaker half open"}
 
 
 def latest_runs(jobs: Sequence[UUID], window: str = HOT) -> dict[UUID, dict[str, Any]]:
@@ -52,9 +56,23 @@ class JobsWithOutcomes(UncountedList):
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
         self.result_list: list[Any] = list(self.result_list)
-        latest = latest_runs([job.pk for job in self.result_list])
+        jobs = [job.pk for job in self.result_list]
+        latest, held = latest_runs(jobs), breakers.not_closed().in_bulk(jobs)
         for job in self.result_list:
-            job.latest_run = latest.get(job.pk)
+            job.latest_run, job.open_breaker = latest.get(job.pk), held.get(job.pk)
+
+
+class HeldBy(DropdownFilter):  # type: ignore[misc]
+    title = "held by"
+    parameter_name = "held_by"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Any:
+        return [("breaker", "its breaker")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        if self.value() != "breaker":
+            return queryset
+        return queryset.filter(pk__in=breakers.not_closed().values("job"))
 
 
 class JobWithRuns(JobAdmin):
@@ -75,6 +93,9 @@ class JobWithRuns(JobAdmin):
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> Any:
         return JobsWithOutcomes
+
+    def get_list_filter(self, request: HttpRequest) -> Any:
+        return (*super().get_list_filter(request), HeldBy)
 
     def useless_buttons(self, job: Job) -> set[str]:
         useless = super().useless_buttons(job)
@@ -103,6 +124,12 @@ class JobWithRuns(JobAdmin):
             link(list_of(MissedSpan, job__id__exact=job.pk), "Missed times"),
             *super().links(job),
         ]
+
+    @admin.display(description="status", ordering="status")
+    def shown_status(self, job: Any) -> SafeString:
+        breaker = getattr(job, "open_breaker", None)
+        shown = super().shown_status(job)
+        return format_html("{} {}", shown, label(BREAKER_WORDS[breaker.state], WARNING)) if breaker else shown
 
     @admin.display(description="latest run")
     def latest(self, job: Any) -> SafeString | str:

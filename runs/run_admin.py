@@ -4,7 +4,7 @@ from typing import Any
 
 from django.contrib import admin
 from django.db.models import QuerySet
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import path
 from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
@@ -30,7 +30,7 @@ from jobs.uncounted_pages import Uncounted
 from runs import reasons, services
 from runs.dead_letters import letter_of
 from runs.models import Attempt, DeadLetter, LiveRun, Run
-from runs.run_lists import State, Window, as_uuid, chips, search
+from runs.run_lists import RunningOn, State, Window, WithWorkers, chips, go_to_run, search
 from runs.run_logs import NoSuchAttempt
 from runs.run_page import (
     attempt_rows,
@@ -254,7 +254,7 @@ class LiveRunAdmin(ListOfRuns):
         "shown_job",
         "tenant",
         "pool",
-        "available",
+        "shown_worker",
         "attempt",
         "shown_reason",
         "wakes",
@@ -264,9 +264,13 @@ class LiveRunAdmin(ListOfRuns):
         ("tenant", OwnRelated),
         ("pool", OwnRelated),
         ("job", OwnRelated),
+        RunningOn,
     )
     search_fields = ("pk",)
     ordering = ("-pk",)
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> Any:
+        return WithWorkers
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         return super().get_queryset(request).prefetch_related("job", "tenant", "pool")
@@ -274,10 +278,7 @@ class LiveRunAdmin(ListOfRuns):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
-        identity = as_uuid(object_id)
-        if identity is None:
-            raise Http404
-        return HttpResponseRedirect(page_of(Run(pk=identity)))
+        return go_to_run(object_id)
 
     @admin.display(description="planned at")
     def planned(self, live: LiveRun) -> SafeString | str:
@@ -291,9 +292,11 @@ class LiveRunAdmin(ListOfRuns):
     def shown_job(self, live: LiveRun) -> SafeString:
         return link(page_of(live.job), live.job)
 
-    @admin.display(description="available at")
-    def available(self, live: LiveRun) -> SafeString | str:
-        return moment(live.available_at)
+    @admin.display(description="worker")
+    def shown_worker(self, live: Any) -> SafeString | str:
+        if live.node is None:
+            return NOTHING
+        return link(page_of(live.node), live.node) if live.may_see_node else str(live.node)
 
     @admin.display(description="reason")
     def shown_reason(self, live: LiveRun) -> str:

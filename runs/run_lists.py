@@ -5,11 +5,14 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 from uuid import UUID
 
+from django.contrib import admin
 from django.db.models import Q, QuerySet
-from django.http import HttpRequest
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from unfold.contrib.filters.admin import DropdownFilter
 
 from jobs.models import Job
+from jobs.staff import UncountedList, page_of
+from runs.models import NodeState, Run, WorkerNode
 from runs.states import FinalState, LiveState
 from scheduler_project.sdk.ids import id_range
 
@@ -23,6 +26,7 @@ WINDOWS = {
 }
 DEFAULT_WINDOW = "24h"
 JOBS_FOUND = 100
+WORKERS_LISTED = 200
 
 
 def window_of(name: str | None, now: datetime | None = None) -> tuple[UUID, UUID]:
@@ -70,6 +74,46 @@ class State(DropdownFilter):  # type: ignore[misc]
         return queryset.filter(state=None, live__state=chosen) if chosen in LiveState.values else queryset
 
 
+class RunningOn(DropdownFilter):  # type: ignore[misc]
+    """What a worker has claimed. One that is gone is not listed, and its page leads here all the same."""
+
+    title = "running on"
+    parameter_name = "worker"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Any:
+        seen = workers_seen(request)
+        living = seen.filter(state__in=(NodeState.ACTIVE, NodeState.DRAINING)).order_by("name", "pk")
+        listed = {str(node.pk): node.name for node in living[:WORKERS_LISTED]}
+        if (chosen := as_uuid(request.GET.get(self.parameter_name, ""))) and str(chosen) not in listed:
+            listed[str(chosen)] = str(seen.filter(pk=chosen).first() or chosen)
+        return list(listed.items())
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        if not self.value():
+            return queryset
+        chosen = as_uuid(self.value())
+        return queryset.filter(worker=chosen, state=LiveState.RUNNING) if chosen else queryset.none()
+
+
+class WithWorkers(UncountedList):
+    """The workers of a page of running runs, by one look-up."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        self.result_list: list[Any] = list(self.result_list)
+        running = {live.worker for live in self.result_list if live.state == LiveState.RUNNING}
+        nodes = WorkerNode.objects.in_bulk(running)
+        seen = set(workers_seen(request).filter(pk__in=running).values_list("pk", flat=True))
+        for live in self.result_list:
+            live.node = nodes.get(live.worker) if live.state == LiveState.RUNNING else None
+            live.may_see_node = live.worker in seen
+
+
+def workers_seen(request: HttpRequest) -> "QuerySet[WorkerNode]":
+    found: QuerySet[WorkerNode] = admin.site.get_model_admin(WorkerNode).get_queryset(request)
+    return found
+
+
 def every_state() -> Iterator[LiveState | FinalState]:
     yield from LiveState
     yield from FinalState
@@ -101,6 +145,14 @@ def search(queryset: QuerySet[Any], jobs: QuerySet[Job], text: str, *, id_field:
         return queryset.filter(Q(**{id_field: identity}))
     found = list(jobs.filter(name__icontains=text.strip()).values_list("pk", flat=True)[:JOBS_FOUND])
     return queryset.filter(job_id__in=found)
+
+
+def go_to_run(identity: str) -> HttpResponse:
+    """Of rows that have no page but their run's."""
+    run = as_uuid(identity)
+    if run is None:
+        raise Http404
+    return HttpResponseRedirect(page_of(Run(pk=run)))
 
 
 def as_uuid(text: str) -> UUID | None:

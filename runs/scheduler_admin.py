@@ -1,18 +1,18 @@
 """Who schedules what, for the platform's operators: in a list of the admin and on the dashboard."""
 
+import math
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import Model, QuerySet
-from django.http import HttpRequest
 from django.utils.safestring import SafeString
 
 from jobs.database_clock import database_now
 from jobs.display import NOTHING, brief, moment
-from jobs.staff import BAD, GOOD, QUIET, WARNING, LookOnly, is_superuser, label
+from jobs.staff import BAD, GOOD, QUIET, WARNING, OfThePlatform, label
 from runs.models import SchedulerNode
 from runs.presence import SILENT_SECONDS, troubles_of
+from scheduler_project.sdk.clock_skew import FARTHEST_MS
 
 AT_WORK, TROUBLED, SILENT, LEFT = "at work", "in trouble", "silent", "left"
 COLOURS = {AT_WORK: GOOD, TROUBLED: BAD, SILENT: WARNING, LEFT: QUIET}
@@ -34,7 +34,12 @@ def condition_label(node: SchedulerNode, now: datetime) -> SafeString:
 def skew_in_words(skew_ms: float | None) -> str:
     if skew_ms is None:
         return NOTHING
-    return f"{'+' if skew_ms > 0 else '−'}{brief(timedelta(milliseconds=abs(skew_ms)))}"
+    if math.isnan(skew_ms):
+        return "not a number"
+    sign = "" if abs(skew_ms) < 0.5 else "+" if skew_ms > 0 else "−"
+    if abs(skew_ms) > FARTHEST_MS:
+        return f"{sign} over 10 years"
+    return f"{sign}{brief(timedelta(milliseconds=abs(skew_ms)))}"
 
 
 def slowest_pass(node: SchedulerNode) -> str:
@@ -42,7 +47,7 @@ def slowest_pass(node: SchedulerNode) -> str:
     return brief(timedelta(seconds=longest))
 
 
-class SchedulerNodeAdmin(LookOnly):
+class SchedulerNodeAdmin(OfThePlatform):
     list_display = (
         "name",
         "shown_condition",
@@ -63,18 +68,6 @@ class SchedulerNodeAdmin(LookOnly):
         ("trigger", "dispatch", "rescue", "celery_beat"),
         ("clock", "seen", "started", "left"),
     )
-
-    def has_module_permission(self, request: HttpRequest) -> bool:
-        return is_superuser(request)
-
-    def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return is_superuser(request)
-
-    def visible(self, rows: QuerySet[Any], request: HttpRequest) -> QuerySet[Any]:
-        return rows.none()
-
-    def tenant_of(self, row: Any) -> int | None:
-        return None
 
     @admin.display(description="scheduler", ordering="host")
     def name(self, node: SchedulerNode) -> str:

@@ -1,17 +1,32 @@
 """Workers in the admin: whether they live, how busy they are, and how far their clocks are off."""
 
+from datetime import timedelta
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import Q, QuerySet
-from django.http import HttpRequest
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
 
-from jobs.display import moment
-from jobs.staff import BAD, BUSY, GOOD, QUIET, LookOnly, OwnRelated, label, own_tenants
-from runs.models import NodeState, WorkerNode
+from jobs.display import brief, moment
+from jobs.staff import (
+    BAD,
+    BUSY,
+    GOOD,
+    QUIET,
+    LookOnly,
+    OwnRelated,
+    label,
+    link,
+    list_of,
+    own_tenants,
+    page_of,
+)
+from runs.models import Attempt, AttemptOutcome, LiveRun, NodeState, Run, WorkerNode
+from runs.run_page import took
 from runs.scheduler_admin import skew_in_words
+from runs.states import LiveState
 
 NODE_COLOURS = {
     NodeState.ACTIVE: GOOD,
@@ -19,6 +34,15 @@ NODE_COLOURS = {
     NodeState.LOST: BAD,
     NodeState.LEFT: QUIET,
 }
+
+
+WENT_WRONG = {
+    AttemptOutcome.FAILED: "failed",
+    AttemptOutcome.TIMEOUT: "took too long",
+    AttemptOutcome.LOST: "were lost",
+}
+CLAIMS_SHOWN = 20
+LATELY = "1h"
 
 
 class WorkerNodeAdmin(LookOnly):
@@ -38,13 +62,51 @@ class WorkerNodeAdmin(LookOnly):
     list_select_related = ("pool", "tenant")
     search_fields = ("name", "host")
     ordering = ("-last_beat_at",)
-    exclude = ("held",)
+    fields = (
+        "pool",
+        "of_tenant",
+        "shown_state",
+        "occupancy",
+        "beat",
+        "shown_lease",
+        "held_back",
+        "clock",
+        "known_targets",
+        "host",
+        "pid",
+        "region",
+        "version",
+        "started",
+        "incarnation",
+    )
+    readonly_fields = fields
+    change_form_outer_before_template = "runs/worker_page.html"
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        node = self.get_object(request, object_id)
+        extra = {**(extra_context or {}), **(self.page(request, node) if node else {})}
+        return super().change_view(request, object_id, form_url, extra)
+
+    def page(self, request: HttpRequest, node: WorkerNode) -> dict[str, Any]:
+        return {
+            "worker": node,
+            "claims": [claim_in_a_line(live) for live in self.claims(request, node)],
+            "links": [
+                link(list_of(LiveRun, worker=node.pk), "All it runs now"),
+                link(list_of(Attempt, worker__exact=node.pk, window=LATELY), "Its attempts of the last hour"),
+                *(link(ended(node, how), f"Those that {words}") for how, words in WENT_WRONG.items()),
+            ],
+        }
+
+    def claims(self, request: HttpRequest, node: WorkerNode) -> QuerySet[Any]:
+        """The longest first. Of a team that shares its pool with others, a member sees the runs of their own."""
+        seen: QuerySet[Any] = self.admin_site.get_model_admin(LiveRun).get_queryset(request)
+        return seen.filter(worker=node.pk, state=LiveState.RUNNING).order_by("claimed_at")[:CLAIMS_SHOWN]
 
     def visible(self, rows: QuerySet[Any], request: HttpRequest) -> QuerySet[Any]:
-        """One's own, and those of pools of one's own: what runs on a shared machine is the platform's business."""
-        own = own_tenants(request)
-        of_the_platform = Q(tenant=None, pool__shared=False, pool__tenants__in=own)
-        return rows.filter(Q(tenant__in=own) | of_the_platform).distinct()
+        return WorkerNode.objects.of_teams(own_tenants(request))
 
     def tenant_of(self, row: Any) -> int | None:
         return None
@@ -70,6 +132,27 @@ class WorkerNodeAdmin(LookOnly):
     def beat(self, node: WorkerNode) -> SafeString | str:
         return moment(node.last_beat_at)
 
+    @admin.display(description="lost after a silence of")
+    def shown_lease(self, node: WorkerNode) -> str:
+        return brief(timedelta(seconds=node.lease_seconds))
+
+    @admin.display(description="silent with others, so held until")
+    def held_back(self, node: WorkerNode) -> SafeString | str:
+        return moment(node.held_until)
+
     @admin.display(description="started", ordering="started_at")
     def started(self, node: WorkerNode) -> SafeString | str:
         return moment(node.started_at)
+
+
+def claim_in_a_line(live: LiveRun) -> dict[str, Any]:
+    return {
+        "run": link(page_of(Run(pk=live.pk)), f"{live.planned_at:%-d %b %H:%M:%S}"),
+        "job": link(page_of(live.job), live.job),
+        "tenant": live.tenant,
+        "took": took(live.claimed_at, None),
+    }
+
+
+def ended(node: WorkerNode, outcome: str) -> str:
+    return list_of(Attempt, worker__exact=node.pk, outcome__exact=outcome, window=LATELY)

@@ -23,7 +23,8 @@ from runs.run_lists import window_of
 from runs.run_page import state_label, state_of
 from runs.scheduler_admin import condition_label, skew_in_words, slowest_pass
 from runs.states import FinalState, LiveState
-from scheduler_project.doctor import schedulers, work
+from scheduler_project import broker_watch
+from scheduler_project.doctor import broker, schedulers, work
 from scheduler_project.doctor.findings import Level, counted
 from scheduler_project.doctor.work import LATE_SECONDS, living_workers, overdue
 
@@ -42,6 +43,7 @@ CHECKS = (
     work.workers,
     work.unrunnable_jobs,
     work.declarations,
+    broker.names_of_pools,
 )
 
 
@@ -60,7 +62,7 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
         **context,
         "title": "What is going on",
         "figures": [figure for make in seen.figures() if (figure := bounded(make))],
-        "problems": bounded(seen.problems) or [],
+        "problems": seen.problems(),
         "schedulers": bounded(seen.schedulers) or [],
         "stops": bounded(seen.in_force) or [],
         "late": bounded(seen.late_jobs) or [],
@@ -233,8 +235,10 @@ class Seen:
     def problems(self) -> list[dict[str, str]]:
         """Of the whole platform for its operators; members read what concerns their own jobs."""
         if not self.everything:
-            return self.own_problems()
+            return bounded(self.own_problems) or []
         found = [finding for check in CHECKS for finding in bounded(lambda c=check: list(c())) or []]  # type: ignore[misc]
+        # In no transaction, which would stand open while brokers are waited for.
+        found += broker_watch.findings()
         return [{"what": one.what, "do": one.do} for one in found if one.level == Level.PROBLEM]
 
     def own_problems(self) -> list[dict[str, str]]:

@@ -23,7 +23,7 @@ import psycopg
 from psycopg import sql
 
 from scheduler_project.state_folder import Account, CannotStart, LockFile, as_account, make_folder
-from scheduler_project.supervised_process import die_with_parent, last_lines
+from scheduler_project.supervised_process import begin, last_lines
 
 USER = DATABASE = "beatkeeper"
 # sun_path holds 108 bytes including the final zero; on macOS 104.
@@ -216,16 +216,9 @@ class EmbeddedPostgres:
         for name, value in settings.items():
             command += ["-c", f"{name}={value}"]
         with self.log.open("ab") as output:
-            self._process = subprocess.Popen(
-                command,
-                cwd="/",
-                env=_plain(),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                preexec_fn=die_with_parent(signal.SIGINT),
-                **as_account(self.account),
+            account = as_account(self.account)
+            self._process = begin(
+                command, cwd=Path("/"), env=_plain(), output=output, ended_by=signal.SIGINT, **account
             )
 
     def _attach_or_launch(self) -> None:

@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -32,7 +31,7 @@ from scheduler_project.state_folder import (
     secret_key,
     unprivileged_account,
 )
-from scheduler_project.supervised_process import SupervisedProcess, die_with_parent, last_lines
+from scheduler_project.supervised_process import SupervisedProcess, begin, last_lines
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 HOST = "127.0.0.1"
@@ -183,17 +182,8 @@ class Standalone:
         """One management command to its end; what it makes is for its owner's eyes only."""
         log = self.logs / f"{command}.log"
         with log.open("wb") as output:
-            process = subprocess.Popen(
-                [sys.executable, "manage.py", command, *arguments],
-                cwd=CHECKOUT,
-                env=self.env,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                preexec_fn=die_with_parent(signal.SIGTERM),
-                umask=0o077,
-            )
+            words = [sys.executable, "manage.py", command, *arguments]
+            process = begin(words, cwd=CHECKOUT, env=self.env, output=output, umask=0o077)
         try:
             while process.poll() is None:
                 self._pause(0.05)

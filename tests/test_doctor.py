@@ -25,9 +25,12 @@ from runs.states import LiveState
 from scheduler_project import doctor
 from scheduler_project.doctor import broker, database, history, schedulers, work
 from scheduler_project.doctor.findings import Finding, Findings, Level
+from scheduler_project.sdk.broker_tls import with_ca
 from tests.conftest import with_database
 from tests.factories import make_job, make_lane, make_pool, make_run, make_tenant, make_worker, now
+from tests.own_ca import OwnCA
 from tests.ports import free_port
+from tests.private_rabbitmq import PrivateRabbitMQ
 from tests.processes import CHECKOUT
 
 needs_database = pytest.mark.django_db
@@ -222,12 +225,11 @@ def hold(jobs: Iterable[int], *, rescue: bool = True) -> ExitStack:
     stack = ExitStack()
     session = stack.enter_context(slices.LockSession(own_database(), "test", seconds=60))
     session.join(slices.JOBS)
-    for key in jobs:
-        assert session.try_lock(slices.JOBS, key)
-    for key in Pool.objects.values_list("pk", flat=True):
-        assert session.try_lock(slices.POOLS, key)
+    wanted, pools = set(jobs), set(Pool.objects.values_list("pk", flat=True))
+    assert session.take(slices.JOBS, list(wanted), len(wanted)) == wanted
+    assert session.take(slices.POOLS, list(pools), len(pools)) == pools
     if rescue:
-        session.try_lock(slices.RESCUE, 0)
+        session.take(slices.RESCUE, [0], 1)
     return stack
 
 
@@ -384,6 +386,29 @@ def test_unrunnable_jobs_are_told_with_their_note() -> None:
 
 
 @needs_database
+def test_commands_of_several_tenants_beside_one_worker_are_told(settings: Any) -> None:
+    pools = {
+        "open": make_pool(slug="open", shared=True, exported_kinds=["command"]),
+        "of-two": make_pool(slug="of-two", shared=False, exported_kinds=["http", "command"]),
+        "calls-alone": make_pool(slug="calls-alone", shared=True, exported_kinds=["http"]),
+    }
+    of_one = make_pool(slug="of-one", shared=False, exported_kinds=["command"])
+    first = make_tenant()
+    for pool in (pools["of-two"], of_one):
+        pool.tenants.add(first)
+    settings.COMMANDS_AS_WORKER = True
+    assert problems(work.commands) == "" and "no pool" in said(work.commands, Level.NOTE), (
+        "there is one tenant"
+    )
+    pools["of-two"].tenants.add(make_tenant())
+    told = problems(work.commands)
+    assert "several tenants may have commands in of-two, open:" in told
+    assert "unset it where those workers run" in told
+    settings.COMMANDS_AS_WORKER = False
+    assert problems(work.commands) == "" and "a namespace of its own" in said(work.commands, Level.FINE)
+
+
+@needs_database
 def test_declarations_refused_or_left_waiting_are_told() -> None:
     tenant, pool = make_tenant(slug="acme"), make_pool()
     shared = {"tenant": tenant, "pool": pool, "spec": {}}
@@ -400,6 +425,8 @@ def test_a_log_store_that_cannot_be_written_is_told(settings: Any, tmp_path: Pat
     (tmp_path / "file").write_text("in the way")
     settings.LOG_STORE_URL = (tmp_path / "file" / "logs").as_uri()
     assert "cannot be written" in problems(work.log_store)
+    settings.LOG_STORE_URL = ""
+    assert "names no folder" in problems(work.log_store)
 
 
 # The broker
@@ -421,6 +448,16 @@ def test_no_broker_is_a_note_and_an_unreachable_one_a_problem(settings: Any) -> 
 
 def test_the_broker_tells_its_version(settings: Any, broker_url: str) -> None:
     settings.CELERY_BROKER_URL = broker_url
+    assert said(broker.reachable, Level.FINE).startswith("RabbitMQ 3.")
+
+
+def test_a_broker_whose_certificate_is_not_trusted_is_told(
+    settings: Any, private_rabbitmq: PrivateRabbitMQ, own_ca: OwnCA
+) -> None:
+    settings.CELERY_BROKER_URL = private_rabbitmq.tls_url
+    told = problems(broker.reachable)
+    assert "certificate is not trusted" in told and "BEATKEEPER_BROKER_CA_FILE" in told
+    settings.CELERY_BROKER_URL = with_ca(private_rabbitmq.tls_url, str(own_ca.ca))
     assert said(broker.reachable, Level.FINE).startswith("RabbitMQ 3.")
 
 

@@ -295,6 +295,7 @@ COMPONENTS = {
     "Reason": obj({"reason": text("Kept in the audit trail.", maxLength=500)}, additionalProperties=False),
 }
 
+HELD_BY = ("breaker",)
 list_of_jobs = operation(
     "list_jobs",
     "Jobs, newest first",
@@ -304,6 +305,11 @@ list_of_jobs = operation(
     parameters=(
         query("tag", "`key:value`; several must all match.", many=True),
         query("status", "The status.", enum=list(JobStatus.values)),
+        query(
+            "held_by",
+            "What holds their runs now: the breaker of the job, open or half open.",
+            enum=list(HELD_BY),
+        ),
         query("pool", "The pool."),
         query("calendar", "The name of the calendar they plan by."),
         query("secret", "The name of a secret their targets refer to."),

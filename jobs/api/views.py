@@ -12,7 +12,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from jobs import instants, known_targets, services, specs
+from jobs import instants, known_targets, services, signals, specs
 from jobs.api import schema
 from jobs.api.authentication import key_of, tenant_of
 from jobs.api.representation import instant, job_json, jobs_json
@@ -35,7 +35,9 @@ class Jobs(APIView):
 
     @schema.list_of_jobs
     def get(self, request: Request) -> Response:
-        refuse_unknown_query(request, ("tag", "status", "q", "pool", "calendar", "secret", "limit", "cursor"))
+        refuse_unknown_query(
+            request, ("tag", "status", "held_by", "q", "pool", "calendar", "secret", "limit", "cursor")
+        )
         return paged(
             self, request, _filtered(request), lambda page: jobs_json(page, secrets=sees_secrets(request))
         )
@@ -226,6 +228,12 @@ def _filtered(request: Request) -> QuerySet[Job]:
         if status not in JobStatus.values:
             raise refused("status", f"{shown(status)} is not a status", listed(JobStatus.values, "one of"))
         jobs = jobs.filter(status=status)
+    if held_by := request.query_params.get("held_by"):
+        if held_by not in schema.HELD_BY:
+            raise refused("held_by", f"{shown(held_by)} holds no jobs", listed(schema.HELD_BY, "one of"))
+        answers: list[tuple[Any, Any]] = signals.held_jobs_asked.send(Job)
+        for _listener, held in answers:
+            jobs = jobs.filter(pk__in=held)
     if pool := request.query_params.get("pool"):
         jobs = jobs.filter(pool__slug=pool)
     if calendar := request.query_params.get("calendar"):

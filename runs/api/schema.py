@@ -18,7 +18,7 @@ from jobs.api.operations import (
     text,
 )
 from runs.callbacks import CLASSES, OUTCOMES
-from runs.models import AttemptOutcome, ErrorClass
+from runs.models import AttemptOutcome, ErrorClass, NodeState
 from runs.states import FinalState, LiveState, Trigger
 
 STATES = [*LiveState.values, *FinalState.values]
@@ -96,6 +96,33 @@ COMPONENTS = {
             "handed_over_today": number("Counted while there is a daily quota.", nullable=True),
         }
     ),
+    "Worker": obj(
+        {
+            "id": text("Of this start of it.", format="uuid"),
+            "name": text(),
+            "pool": text(),
+            "state": text(enum=list(NodeState.values)),
+            "slots": number(),
+            "busy": number("Slots with runs."),
+            "foreign_busy": number("Slots with tasks of its own code base."),
+            "known_targets": {
+                "type": "array",
+                "items": text(),
+                "description": "Tasks by name, and kinds: `kind:http`.",
+            },
+            "host": text(),
+            "region": text(),
+            "version": text(),
+            "started_at": INSTANT,
+            "last_heartbeat_at": INSTANT,
+            "lease_seconds": {"type": "number", "description": "Silent for longer, it is lost."},
+            "clock_ahead_ms": {
+                "type": "number",
+                "nullable": True,
+                "description": "How far its clock is ahead of the platform's.",
+            },
+        }
+    ),
     "LogLine": obj({"at": INSTANT, "stream": text(), "level": text(), "text": text()}),
 }
 FILTERS = (
@@ -125,6 +152,18 @@ list_queues = operation(
     gives=page_of("Queue"),
     errors=(400,),
     parameters=PAGING,
+)
+list_workers = operation(
+    "list_workers",
+    "Workers with your keys, and those of pools of your own, the latest started first",
+    tag="workers",
+    gives=page_of("Worker"),
+    errors=(400,),
+    parameters=(
+        query("state", "The state; several are alternatives.", enum=list(NodeState.values), many=True),
+        query("pool", "The pool."),
+        *PAGING,
+    ),
 )
 list_runs = operation(
     "list_runs", "Runs, newest first", tag="runs", gives=page_of("Run"), errors=(400,), parameters=FILTERS

@@ -7,6 +7,7 @@ from runs.api import (
     queue_views,
     request_views,
     views,
+    worker_list_views,
     worker_views,
 )
 
@@ -26,6 +27,7 @@ urlpatterns = [
     path("redrives/<str:redrive_id>", dead_letter_views.OneRedrive.as_view()),
     path("redrives/<str:redrive_id>/stop", dead_letter_views.StopRedrive.as_view()),
     path("queues", queue_views.Queues.as_view()),
+    path("workers", worker_list_views.Workers.as_view()),
     path("run-requests", request_views.RunRequests.as_view()),
     path("run-requests/<str:request_id>", request_views.OneRunRequest.as_view()),
     path("run-requests/<str:request_id>/cancel", request_views.CancelRunRequest.as_view()),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from scheduler_project.doctor import broker, database, history, schedulers, secrets, work
 from scheduler_project.doctor.findings import Check, Finding, Findings, Level, problem
 
-__all__ = ["CHECKS", "Finding", "Level", "Line", "examine", "is_healthy"]
+__all__ = ["CHECKS", "Finding", "Level", "Line", "Named", "examine", "is_healthy"]
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,7 @@ CHECKS = [
     Named("waiting runs", work.waiting_runs, _tables),
     Named("queued runs", work.queued_runs, _tables),
     Named("workers", work.workers, _tables),
+    Named("commands", work.commands, _tables),
     Named("queues", broker.lane_queues, _tables_and_broker),
     Named("dead messages", broker.dead_messages, _tables_and_broker),
     Named("unrunnable jobs", work.unrunnable_jobs, _tables),

@@ -10,14 +10,14 @@ from urllib.parse import urlsplit
 
 from amqp.exceptions import NotFound
 from django.conf import settings
-from kombu import Connection
 
 from jobs.models import Pool
-from runs.brokers import DEAD_MESSAGES, Broker, known_brokers
+from runs.brokers import DEAD_MESSAGES, REMEDY, Broker, known_brokers
 from runs.models import Lane, LiveRun
 from runs.states import LiveState
-from scheduler_project.doctor.database import first_line, place
+from scheduler_project.doctor.database import address_of, first_line
 from scheduler_project.doctor.findings import Findings, counted, fine, note, problem
+from scheduler_project.sdk.broker_tls import CheckedConnection, tls_trouble
 
 CONNECT_SECONDS = 5
 OLDEST_VERSION = (3, 10)
@@ -39,13 +39,13 @@ def reachable() -> Findings:
 
 
 def answers(broker: Broker) -> Findings:
-    where = ", ".join(place(address) for address in broker.addresses)
+    where = ", ".join(address_of(address) for address in broker.addresses)
     try:
         with connected(broker) as link:
             properties = link.default_channel.connection.server_properties
     except Exception as error:  # the drivers raise a dozen unrelated classes
         yield problem(
-            f"{broker} at {where} does not answer: {first_line(error)}",
+            f"{broker} at {where} does not answer: {tls_trouble(error, REMEDY) or first_line(error)}",
             f"start RabbitMQ, or correct {broker.setting}; until then runs reach their workers more slowly",
         )
         return
@@ -118,7 +118,7 @@ def dead_messages() -> Findings:
         if waiting:
             found = True
             yield problem(
-                f"{counted(waiting, 'message')} that no worker could read wait in {DEAD_MESSAGES} of {broker}",
+                f"{DEAD_MESSAGES} of {broker} holds {counted(waiting, 'message')} that no worker could read",
                 "find out who sends them, then purge the queue: docs/brokers.md says how",
             )
     if not found:
@@ -201,7 +201,7 @@ def soft_limit(limits: str) -> int | None:
 
 @contextmanager
 def connected(broker: Broker) -> Iterator[Any]:
-    link = Connection(broker.url, connect_timeout=CONNECT_SECONDS)
+    link = CheckedConnection(broker.url, connect_timeout=CONNECT_SECONDS)
     try:
         link.ensure_connection(max_retries=1, interval_start=0, timeout=CONNECT_SECONDS)
         yield link

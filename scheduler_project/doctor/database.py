@@ -27,13 +27,13 @@ def reachable() -> Findings:
         connection.ensure_connection()
         major = connection.cursor().connection.info.server_version // 10_000
     except DatabaseError as error:
-        where, why = place(settings.DATABASE_URL), first_line(error)
+        where, why = address_of(settings.DATABASE_URL), first_line(error)
         yield problem(
             f"the database at {where} does not answer: {why}", "start PostgreSQL, or correct DATABASE_URL"
         )
         return
     milliseconds = (time.monotonic() - started) * 1000
-    yield fine(f"PostgreSQL {major} at {place(settings.DATABASE_URL)} answers in {milliseconds:.0f} ms")
+    yield fine(f"PostgreSQL {major} at {address_of(settings.DATABASE_URL)} answers in {milliseconds:.0f} ms")
     if major < OLDEST_VERSION:
         yield problem(f"PostgreSQL {major} is too old", f"upgrade to PostgreSQL {OLDEST_VERSION} or newer")
 
@@ -91,13 +91,13 @@ def pooler() -> Findings:
         slices.refuse_transaction_pooler(url)
     except slices.TransactionPooler:
         yield problem(
-            f"a transaction pooler stands between the schedulers and the database ({place(url)}):"
+            f"a transaction pooler stands between the schedulers and the database ({address_of(url)}):"
             " locks taken through it exclude nobody",
             "set DATABASE_DIRECT_URL to PostgreSQL itself; DATABASE_URL may stay with the pooler",
         )
     except psycopg.Error as error:
         yield problem(
-            f"DATABASE_DIRECT_URL at {place(url)} does not answer: {first_line(error)}",
+            f"DATABASE_DIRECT_URL at {address_of(url)} does not answer: {first_line(error)}",
             "correct DATABASE_DIRECT_URL: schedulers connect by it",
         )
     else:
@@ -183,7 +183,7 @@ def rows(query: str, parameters: list[Any] | dict[str, Any] | None = None) -> li
         return list(cursor.fetchall())
 
 
-def place(url: str) -> str:
+def address_of(url: str) -> str:
     """Host, port and name of a URL; never its password."""
     parts = urlsplit(url)
     if "@" in parts.path + parts.fragment or "@" in parts.query.partition("=")[0]:

@@ -65,7 +65,7 @@ def coverage() -> Findings:
 
 
 def behind() -> Findings:
-    """By slices: one that stays behind while the others go on has a holder who is stuck, or none."""
+    """By slices: one that stays behind while the others go on has a holder that hangs, or none."""
     marks, now = watermarks(), database_now()
     late = {number: at for number, at in marks.items() if now - at > timedelta(seconds=LATE_SECONDS)}
     if not late:

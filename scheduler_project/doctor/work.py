@@ -3,18 +3,18 @@
 import tempfile
 from datetime import datetime
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from django.conf import settings
 from django.db.models import Count, Q, QuerySet, Sum
 
 from jobs.database_clock import database_now
-from jobs.models import JOB_SLICES, Declaration, Job, JobStatus
+from jobs.models import JOB_SLICES, Declaration, Job, JobStatus, Pool, Tenant
 from runs import transitions
 from runs.models import LiveRun, WorkerNode
 from runs.states import LiveState
 from scheduler_project.doctor.database import rows
-from scheduler_project.doctor.findings import Findings, age, counted, fine, problem
+from scheduler_project.doctor.findings import Findings, age, counted, fine, note, problem
+from scheduler_project.sdk.log_store import folder_of
 
 LATE_SECONDS = 15
 LATE_COUNTED = 1000
@@ -137,6 +137,35 @@ def _targets_nobody_knows() -> list[tuple[str, str, int]]:
     ][:SHOWN]
 
 
+def commands() -> Findings:
+    """By this process's environment: that of workers elsewhere is not known here."""
+    if not settings.COMMANDS_AS_WORKER:
+        yield fine("each command runs in a namespace of its own, or is refused")
+        return
+    mixed = _pools_of_several_with_commands()
+    if not mixed:
+        yield note(
+            "BEATKEEPER_COMMANDS_AS_WORKER=1: commands may run as their worker; no pool runs those of several tenants"
+        )
+        return
+    yield problem(
+        f"BEATKEEPER_COMMANDS_AS_WORKER=1 lets commands run as their worker, and several tenants may have commands in"
+        f" {', '.join(mixed)}: each can then read the worker's environment, with the passwords and secrets of all",
+        "unset it where those workers run, so that commands have a namespace of their own (docs/targets.md); or give"
+        " each tenant a pool of its own, or take `command` from what the pool exports",
+    )
+
+
+def _pools_of_several_with_commands() -> list[str]:
+    several = Pool.objects.annotate(count=Count("tenants")).filter(count__gt=1)
+    open_to_several = Q(pk__in=several.values("pk"))
+    if Tenant.objects.count() > 1:
+        open_to_several |= Q(shared=True)
+    found = Pool.objects.filter(open_to_several, exported_kinds__contains=["command"]).order_by("slug")
+    slugs = list(found.values_list("slug", flat=True))
+    return [*slugs[:SHOWN], *([f"{len(slugs) - SHOWN} more"] if len(slugs) > SHOWN else [])]
+
+
 def unrunnable_jobs() -> Findings:
     parked = Job.objects.present().filter(status=JobStatus.UNRUNNABLE)
     count = parked.count()
@@ -175,7 +204,10 @@ def declarations() -> Findings:
 
 
 def log_store() -> Findings:
-    folder = Path(unquote(urlsplit(settings.LOG_STORE_URL).path))
+    if not folder_of(settings.LOG_STORE_URL):
+        yield problem("LOG_STORE_URL names no folder", "set it to file:///an/absolute/folder")
+        return
+    folder = Path(folder_of(settings.LOG_STORE_URL))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".doctor-") as probe:

@@ -16,5 +16,13 @@ def tenant(db: None) -> Tenant:
 
 
 @pytest.fixture
+def own_pool(tenant: Tenant) -> Pool:
+    """A team's, which exports nothing yet."""
+    pool = make_pool(slug="payments", shared=False, exported_tasks=[])
+    pool.tenants.add(tenant)
+    return pool
+
+
+@pytest.fixture
 def caller(tenant: Tenant, pool: Pool) -> Caller:
     return Caller(tenant)

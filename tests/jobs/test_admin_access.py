@@ -270,3 +270,9 @@ def test_what_pages_mask_is_not_guessed_by_addresses(
     staff = member(client, ours, Role.VIEWER)
     assert staff.get(page(model, "changelist")).status_code == 200
     assert staff.get(page(model, "changelist"), {lookup: "1"}).status_code == 400
+
+
+def test_who_comes_to_the_login_itself_is_led_to_the_dashboard(client: Client) -> None:
+    User.objects.create_superuser("ops", password="correct horse battery")  # noqa: S106
+    answer = client.post(reverse("admin:login"), {"username": "ops", "password": "correct horse battery"})
+    assert answer.headers["Location"] == reverse("admin:index")

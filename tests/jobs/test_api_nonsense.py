@@ -2,14 +2,17 @@
 
 import json
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.db import transaction
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jobs.models import Job, JobClock, JobVersion
-from tests.api_client import Caller, refusal
+from jobs.api.urls import urlpatterns as addresses_of_jobs
+from jobs.models import Job, JobClock, JobVersion, Pool, Role
+from runs.api.urls import urlpatterns as addresses_of_runs
+from tests.api_client import Caller, address, refusal
 from tests.factories import TASK, post_job
 
 pytestmark = pytest.mark.django_db
@@ -144,3 +147,93 @@ def test_any_filter_at_all(caller: Caller, name: str, value: str) -> None:
 def test_any_key_at_all(caller: Caller, header: str) -> None:
     for value in (header, f"Bearer {header}", f"Bearer bk_{header}"):
         assert caller.client.get("/api/v1/jobs", headers={"Authorization": value}).status_code == 401
+
+
+# Every address there is, so also those that are yet to come.
+ADDRESSES = sorted(str(one.pattern) for one in [*addresses_of_jobs, *addresses_of_runs])
+WITH_NAMES = [path for path in ADDRESSES if "<str:" in path]
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+ODD_NAMES = [
+    "%00",
+    "a%00b",
+    "%ff",
+    "%ED%A0%80",
+    "%F0%9F%92%A9",
+    "..%2f..",
+    "0",
+    "-1",
+    "9" * 400,
+    "%0a",
+    "%20",
+]
+FEW = settings(PATIENT, max_examples=25)
+FIELDS = """action again at begins_at catch_up count dates declarations effect ended ends_at error held hours
+    incarnation input key known_targets lane name names note number outcome per_minute planned_at pool reason runs
+    schedule slots spec tag target timezone token until value wanted withdraw""".split()
+BODIES = ANYTHING | st.dictionaries(st.sampled_from(FIELDS), ANYTHING, max_size=5)
+FILTERS = {
+    "jobs": ["q", "tag", "held_by", "pool", "calendar", "secret", "status"],
+    "dead-letters/f00d": ["job", "decision"],
+    "redrives": [],
+    "run-requests": ["key", "state"],
+    "declarations": ["pool", "source"],
+    "secrets": [],
+    "calendars": [],
+    "queues": ["pool"],
+    "runs": ["job", "state", "planned_after"],
+    "pauses": ["state"],
+    "blackouts": ["state"],
+}
+
+
+@pytest.fixture
+def worker(caller: Caller, own_pool: Pool) -> Caller:
+    return Caller(caller.tenant, Role.WORKER, pool=own_pool)
+
+
+def no_failure_of_ours(asked: Caller, method: str, path: str, text: str = "{}") -> None:
+    """And nothing of it stays."""
+    with transaction.atomic():
+        answer = asked.client.generic(method, address(path), text, content_type="application/json")
+        assert answer.status_code < 500, (method, path, text, answer.content[:300])
+        transaction.set_rollback(True)
+
+
+def filled(path: str, job: Job, name: str = "") -> str:
+    """With this name in the place of every one; without one, with those of what may be there."""
+    parts = (part if "<str:" not in part else name or made_up(part, job) for part in path.split("/"))
+    return "/".join(parts)
+
+
+def made_up(part: str, job: Job) -> str:
+    known = {"<str:job_id>": str(job.pk), "<str:fingerprint>": "f00d", "<str:claim_seq>": "1"}
+    return known.get(part) or str(uuid4())
+
+
+def whose(path: str, caller: Caller, worker: Caller) -> Caller:
+    return worker if path.startswith("worker/") else caller
+
+
+@pytest.mark.parametrize("path", ADDRESSES)
+@FEW
+@given(body=BODIES)
+def test_any_body_at_every_address(path: str, caller: Caller, worker: Caller, body: Any) -> None:
+    job = post_job(caller.tenant)
+    for method in ("POST", "PUT", "PATCH"):
+        no_failure_of_ours(whose(path, caller, worker), method, filled(path, job), json.dumps(body))
+
+
+@pytest.mark.parametrize("path", WITH_NAMES)
+def test_odd_names_in_every_address(path: str, caller: Caller, worker: Caller) -> None:
+    job = post_job(caller.tenant)
+    for name in ODD_NAMES:
+        for method in METHODS:
+            for body in ("{}", '{"note": "known"}'):
+                no_failure_of_ours(whose(path, caller, worker), method, filled(path, job, name), body)
+
+
+@pytest.mark.parametrize("path", FILTERS)
+def test_odd_filters_of_every_list(path: str, caller: Caller) -> None:
+    for name in [*FILTERS[path], "limit", "cursor"]:
+        for value in ODD_NAMES:
+            no_failure_of_ours(caller, "GET", f"{path}?{name}={value}")

@@ -2,6 +2,7 @@
 
 from datetime import datetime, timedelta
 from typing import Any
+from unittest.mock import patch
 from uuid import UUID
 
 import psycopg
@@ -12,7 +13,7 @@ from auditlog.models import AuditEntry
 from jobs.database_clock import database_now
 from jobs.instants import as_text
 from jobs.missed import missed_so_far
-from jobs.models import Job, JobClock, JobStatus
+from jobs.models import Job, JobClock, JobStatus, PlannedChange
 from jobs.refusals import InvalidInput
 from jobs.resuming import resume_due_jobs
 from jobs.services import (
@@ -236,6 +237,21 @@ def test_one_whose_schedule_cannot_be_read_is_parked_and_told() -> None:
     assert job.paused_until is None and other.status == JobStatus.ACTIVE
     assert AuditEntry.objects.filter(action="job.unrunnable", object_id=str(job.pk)).count() == 1
     assert MissedSpan.objects.filter(job=job).count() == 1
+
+
+def test_of_one_that_is_parked_a_time_that_was_moved_on_still_waits() -> None:
+    job = paused_for(10 * MINUTE, until=database_now() - MINUTE)
+    spec = job.spec
+    ahead, come = (spec.anchor_at + minutes * MINUTE for minutes in (3, 5))
+    PlannedChange.objects.create(job=job, planned_at=ahead, moved_to=database_now() + HOUR)
+    PlannedChange.objects.create(job=job, planned_at=come, moved_to=come + MINUTE)
+    with patch("runs.catch_up.settle_missed", side_effect=ValueError("its zone is gone")):
+        with patch("jobs.services.next_after", side_effect=ValueError("its zone is gone")):
+            assert resume_when_due(job.pk) is None
+    assert Job.objects.get(pk=job.pk).status == JobStatus.UNRUNNABLE
+    assert list(job.planned_changes.filter(done_at=None).values_list("planned_at", flat=True)) == [ahead]
+    spans = MissedSpan.objects.filter(job=job)
+    assert [spans.filter(from_at__lte=at, to_at__gt=at).count() for at in (ahead, come)] == [0, 1]
 
 
 def test_a_job_that_the_database_refuses_keeps_no_other_from_going_on(

@@ -1,5 +1,6 @@
 """The dashboard answers: is it healthy, what is late, why is this not running."""
 
+import socket
 from datetime import timedelta
 from typing import Any
 
@@ -7,13 +8,19 @@ import pytest
 from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client
+from kombu import Connection, Queue
 
 from jobs.models import JOB_SLICES, JobClock, JobStatus, Membership
+from runs.brokers import DEAD_MESSAGES
 from runs.models import Lane, LiveRun, Run, SchedulerNode, WorkerNode
 from runs.states import FinalState, LiveState
-from scheduler_project import dashboard
+from scheduler_project import broker_watch, dashboard
+from scheduler_project.broker_watch import BrokerWatch
 from tests.factories import make_job, make_lane, make_pool, make_run, make_tenant, make_worker, now
+from tests.ports import free_port
+from tests.private_rabbitmq import PrivateRabbitMQ
 from tests.test_doctor import hold
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db
 
@@ -132,6 +139,57 @@ def test_a_figure_the_database_cannot_give_in_time_is_left_out(staff: Client, mo
     monkeypatch.setattr(dashboard.Seen, "dead", slow)
     seen = look(staff)
     assert "Dead in 24 hours" not in seen and "Running now" in seen
+
+
+@pytest.fixture
+def watch(monkeypatch: Any) -> BrokerWatch:
+    """One that has asked nobody yet, and asks at each look."""
+    fresh = BrokerWatch()
+    monkeypatch.setattr(broker_watch, "_watch", fresh)
+    monkeypatch.setattr(broker_watch, "KEPT_SECONDS", 0.0)
+    return fresh
+
+
+def test_messages_no_worker_could_read_are_told(
+    staff: Client, settings: Any, private_rabbitmq: PrivateRabbitMQ, watch: BrokerWatch
+) -> None:
+    settings.CELERY_BROKER_URL = private_rabbitmq.url
+    assert "could read" not in look(staff)["problems"]
+    with Connection(private_rabbitmq.url) as link:
+        Queue(DEAD_MESSAGES, channel=link.default_channel).declare()
+        link.SimpleQueue(DEAD_MESSAGES).put("nonsense")
+    told = f"{DEAD_MESSAGES} of the platform's broker holds 1 message that no worker could read"
+    wait_until(lambda: told in look(staff)["problems"], 20, "the dead message to be told")
+
+
+def test_a_broker_that_is_away_is_told(staff: Client, settings: Any, watch: BrokerWatch) -> None:
+    settings.CELERY_BROKER_URL = f"amqp://guest:xyzzy@127.0.0.1:{free_port()}//"
+    make_pool(slug="orphaned", broker="payments")
+    seen = look(staff)
+    assert "does not answer" in seen["problems"] and "orphaned (payments)" in seen["problems"]
+    assert "xyzzy" not in seen["text"]
+
+
+def test_a_mute_broker_is_told_and_keeps_nobody_waiting(
+    staff: Client, settings: Any, watch: BrokerWatch, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(broker_watch, "LONGEST_WAIT", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        settings.CELERY_BROKER_URL = f"amqp://guest:guest@127.0.0.1:{mute.getsockname()[1]}//"
+        assert "the brokers have been asked for" in look(staff)["problems"]
+        first = watch.asking
+        look(staff)
+        assert watch.asking is first and first and first.is_alive(), "it is asked once at a time"
+    first.join()
+    assert "does not answer" in look(staff)["problems"]
+
+
+def test_brokers_are_asked_once_in_a_while(staff: Client, watch: BrokerWatch, monkeypatch: Any) -> None:
+    monkeypatch.setattr(broker_watch, "KEPT_SECONDS", 60.0)
+    look(staff)
+    first = watch.asking
+    look(staff)
+    assert first and watch.asking is first
 
 
 def test_all_is_well_when_a_scheduler_and_a_worker_are_there(staff: Client, monkeypatch: Any) -> None:

@@ -19,9 +19,8 @@ from runs.job_admin import latest_runs
 from runs.models import Attempt, LiveRun, Run
 from runs.run_page import LINES_SHOWN
 from runs.states import FinalState, LiveState
-from scheduler_project.sdk.ids import attempt_id
 from scheduler_project.sdk.log_store import FolderLogStore
-from tests.factories import make_job, make_run, make_worker, now
+from tests.factories import make_attempt, make_job, make_run, make_worker, now
 
 pytestmark = pytest.mark.django_db
 
@@ -82,23 +81,8 @@ def try_once(store: FolderLogStore, live: LiveRun, lines: list[str], outcome: st
             file.write(json.dumps(line).encode() + b"\n")
     pointer = store.seal(live.pk, live.claim_seq, "tenant", uuid4())
     assert pointer is not None
-    return Attempt.objects.create(
-        id=attempt_id(live.pk, live.claim_seq),
-        run_id=live.pk,
-        tenant=live.tenant,
-        number=live.attempt,
-        claim_seq=live.claim_seq,
-        worker=live.worker or uuid4(),
-        worker_name="worker-7",
-        started_at=live.claimed_at or now(),
-        finished_at=now(),
-        outcome=outcome,
-        next_state="dead",
-        error_line="it broke",
-        log_object=pointer.object,
-        log_offset=pointer.offset,
-        log_length=pointer.length,
-    )
+    where = {"log_object": pointer.object, "log_offset": pointer.offset, "log_length": pointer.length}
+    return make_attempt(live, outcome, error_line="it broke", **where)
 
 
 def test_the_list_shows_one_state_live_or_final(staff: Client) -> None:
@@ -316,3 +300,34 @@ def test_an_unfinished_run_leads_to_its_page(staff: Client) -> None:
     live = make_run(make_job())
     answer = staff.get(reverse("admin:beatkeeper_runs_liverun_change", args=[live.pk]))
     assert answer.headers["Location"] == page(live)
+
+
+def unfinished(staff: Client, **query: str) -> list[LiveRun]:
+    answer = staff.get(reverse("admin:beatkeeper_runs_liverun_changelist"), query)
+    assert answer.status_code == 200
+    return list(answer.context["cl"].result_list)
+
+
+def test_unfinished_runs_name_their_worker_and_are_filtered_by_it(
+    staff: Client, django_assert_max_num_queries: Any
+) -> None:
+    job = make_job()
+    one, other = make_worker(job.pool, name="one@host"), make_worker(job.pool, name="other@host")
+    claimed = [make_run(job, LiveState.RUNNING, worker=one) for _ in range(3)]
+    make_run(job, LiveState.RUNNING, worker=other)
+    make_run(job, LiveState.QUEUED)
+    address = reverse("admin:beatkeeper_runs_workernode_change", args=[one.pk])
+    with django_assert_max_num_queries(20):
+        text = staff.get(reverse("admin:beatkeeper_runs_liverun_changelist")).content.decode()
+    assert text.count(f'href="{address}"') == 3 and "other@host" in text
+    assert {live.pk for live in unfinished(staff, worker=str(one.pk))} == {live.pk for live in claimed}
+
+
+def test_runs_of_a_worker_that_is_gone_are_still_found(staff: Client) -> None:
+    job = make_job()
+    lost = make_worker(job.pool, state="lost")
+    live = make_run(job, LiveState.RUNNING, worker=lost)
+    make_run(job, LiveState.RUNNING, worker=make_worker(job.pool))
+    assert [found.pk for found in unfinished(staff, worker=str(lost.pk))] == [live.pk]
+    assert unfinished(staff, worker=str(uuid4())) == []
+    assert unfinished(staff, worker="nonsense") == []

@@ -1,5 +1,6 @@
 """The list of schedulers is for the platform's operators alone."""
 
+import math
 from datetime import timedelta
 
 import pytest
@@ -70,3 +71,16 @@ def test_workers_show_how_far_their_clocks_are_off(operator: Client) -> None:
     make_worker(make_pool(), skew_ms=-2_500.0)
     make_worker(make_pool())
     assert "−2.5 s" in operator.get("/admin/beatkeeper_runs/workernode/").content.decode()
+
+
+@pytest.mark.parametrize(
+    ("skew", "words"), [(1e300, "+ over 10 years"), (-1e16, "− over 10 years"), (math.nan, "not a number")]
+)
+def test_whatever_a_worker_says_of_its_clock_its_page_is_there(
+    operator: Client, skew: float, words: str
+) -> None:
+    node = make_worker(make_pool(), skew_ms=skew)
+    for page in ("", f"{node.pk}/change/"):
+        answer = operator.get(f"/admin/beatkeeper_runs/workernode/{page}")
+        assert answer.status_code == 200
+    assert words in operator.get("/admin/beatkeeper_runs/workernode/").content.decode()
