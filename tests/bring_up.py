@@ -28,7 +28,13 @@ from tests.private_rabbitmq import PrivateRabbitMQ
 COMPOSE_FILE = Path(__file__).with_name("docker-compose.yml")
 POSTGRES_VERSION = 15
 # Debian's package -> the program that shows it is there.
-PACKAGES = {"rabbitmq-server": "", "pgbouncer": "pgbouncer", "chromium": "chromium"}
+PACKAGES = {
+    "rabbitmq-server": "",
+    "redis-server": "redis-server",
+    "pgbouncer": "pgbouncer",
+    "chromium": "chromium",
+    "bubblewrap": "bwrap",
+}
 
 
 @dataclass(frozen=True)
@@ -179,6 +185,7 @@ def own_rabbitmq() -> Iterator[Service]:
             "or name one with CELERY_BROKER_URL"
         )
     with PrivateRabbitMQ() as server:
+        os.environ["BEATKEEPER_TEST_RABBITMQCTL"] = server.ctl_command()
         yield reach_rabbitmq(server.url, "private") or refuse("our own RabbitMQ does not answer")
 
 
@@ -214,7 +221,7 @@ def find(program: str) -> str | None:
 
 def programs() -> str:
     return "; ".join(
-        f"{name} {find(name) or 'missing, its tests are skipped'}" for name in ("pgbouncer", "chromium")
+        f"{name} {find(name) or 'missing, its tests are skipped'}" for name in PACKAGES.values() if name
     )
 
 

@@ -23,10 +23,10 @@ from jobs.models import (
 )
 from jobs.services import create_job
 from jobs.tenants import create_key
-from runs.models import Breaker, JobGate, Lane, LiveRun, Run, WorkerNode
+from runs.models import Attempt, Breaker, JobGate, Lane, LiveRun, Run, WorkerNode
 from runs.overlap import GATED
 from runs.states import FinalState, LiveState, Trigger
-from scheduler_project.sdk.ids import created_run_id, run_id
+from scheduler_project.sdk.ids import attempt_id, created_run_id, run_id
 
 TASK = "tests.succeeds"
 numbers = count(1)
@@ -132,6 +132,7 @@ def make_run(
 ) -> LiveRun:
     """An unfinished run. The database refuses to begin in the middle, so it walks there by legal moves."""
     planned_at = planned_at or _unused_instant()
+    used.add(planned_at)
     spec = job.spec
     shared = {
         "tenant": job.tenant,
@@ -165,7 +166,6 @@ def _unused_instant() -> datetime:
     instant = now()
     while instant in used:
         instant -= timedelta(milliseconds=1)
-    used.add(instant)
     return instant
 
 
@@ -220,6 +220,22 @@ def post_job(tenant: Tenant | None = None, **spec: Any) -> Job:
     if not Pool.objects.filter(slug=slug).exists():
         make_pool(slug=slug)
     return create_job(tenant or make_tenant(), job_spec(**spec))
+
+
+def make_attempt(live: LiveRun, outcome: str = "failed", **fields: Any) -> Attempt:
+    """One that is over, as the report of the worker that has the run leaves it."""
+    values = {
+        "number": live.attempt,
+        "claim_seq": live.claim_seq,
+        "worker": live.worker or uuid4(),
+        "worker_name": "worker-7",
+        "started_at": live.claimed_at or now(),
+        "finished_at": now(),
+        "next_state": "succeeded" if outcome == "succeeded" else "dead",
+        **fields,
+    }
+    identity = attempt_id(live.pk, values["claim_seq"])
+    return Attempt.objects.create(id=identity, run_id=live.pk, tenant=live.tenant, outcome=outcome, **values)
 
 
 def make_due(job: Job, planned_at: datetime | None = None) -> datetime:

@@ -1,5 +1,6 @@
 """What a test run leaves behind when it is killed. Everything it makes carries its name."""
 
+import os
 import shutil
 import subprocess
 from collections.abc import Iterable
@@ -11,6 +12,10 @@ import amqp
 import psycopg
 from kombu.utils.url import parse_url
 from psycopg import sql
+
+
+class CannotList(Exception):
+    """There is no such tool, or it may not ask this broker."""
 
 
 def remove(test_id: str, database_url: str, broker_url: str) -> None:
@@ -51,9 +56,20 @@ def delete_queues(broker_url: str, prefix: str) -> None:
 
 
 def listed_queues() -> Iterable[str]:
-    command = ["rabbitmqctl", "--quiet", "list_queues", "--no-table-headers", "name"]
+    try:
+        return list_queues("name").splitlines()
+    except CannotList:
+        return []
+
+
+def list_queues(*columns: str) -> str:
+    """By the broker's own tool: `make test` names that of a broker which it started."""
+    program = os.environ.get("BEATKEEPER_TEST_RABBITMQCTL", "rabbitmqctl")
+    command = [program, "--quiet", "list_queues", "--no-table-headers", *columns]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=30)
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    return answer.stdout.splitlines() if answer.returncode == 0 else []
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CannotList(str(error)) from error
+    if answer.returncode:
+        raise CannotList(answer.stderr or answer.stdout)
+    return answer.stdout

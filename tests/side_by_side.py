@@ -1,7 +1,7 @@
-"""The suite in two sessions at once: `python -m tests.side_by_side`. Most of it waits for processes, not for CPUs.
+"""The suite in three sessions at once: `python -m tests.side_by_side`. Most of it waits for processes, not for CPUs.
 
-Each session has a name, a database, queues and private servers of its own, as two people's would. What the second
-one prints follows the first one's.
+Each session has a name, a database, queues and private servers of its own, as three people's would. What the others
+print follows the first one's.
 """
 
 import os
@@ -9,24 +9,26 @@ import secrets
 import subprocess
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
 from tests import leftovers
 
 CHECKOUT = Path(__file__).resolve().parent.parent
-# Real processes, killed and waited for: about half of the time.
-SYSTEM = ("tests/system", "tests/benchmarks")
-SESSIONS = (SYSTEM, ("tests", *(f"--ignore={folder}" for folder in SYSTEM)))
+# Real processes, killed and waited for: two thirds of the time.
+SYSTEM, WORKERS = ("tests/system",), ("tests/sdk", "tests/benchmarks")
+SESSIONS = (SYSTEM, WORKERS, ("tests", *(f"--ignore={folder}" for folder in SYSTEM + WORKERS)))
 DEFAULT_DATABASE = "postgresql://root@127.0.0.1:5432/postgres"
 DEFAULT_BROKER = "amqp://guest:guest@127.0.0.1:5672//"
 
 
 def main() -> int:
     names = [secrets.token_hex(4) for _ in SESSIONS]
-    with tempfile.TemporaryFile() as later:
+    with ExitStack() as files:
+        later = [files.enter_context(tempfile.TemporaryFile()) for _ in SESSIONS[1:]]
         running = [
             subprocess.Popen(command(paths), cwd=CHECKOUT, env=environment(name), stdout=output)
-            for name, paths, output in zip(names, SESSIONS, (None, later), strict=True)
+            for name, paths, output in zip(names, SESSIONS, (None, *later), strict=True)
         ]
         try:
             codes = [session.wait() for session in running]
@@ -35,8 +37,9 @@ def main() -> int:
                 session.terminate()
                 session.wait()
                 clean_up(name)
-        later.seek(0)
-        sys.stdout.write(later.read().decode(errors="replace"))
+        for printed in later:
+            printed.seek(0)
+            sys.stdout.write(printed.read().decode(errors="replace"))
     return max(codes)
 
 

@@ -2,6 +2,8 @@
 
 import time
 from collections.abc import Callable
+from multiprocessing.process import BaseProcess
+from threading import Thread
 from typing import TypeVar
 
 import pytest
@@ -21,3 +23,10 @@ def wait_until(
         if time.monotonic() > end:
             pytest.fail(f"waited {timeout:g} s in vain for {what or 'a condition'}; last seen: {answer!r}")
         time.sleep(interval)
+
+
+def join(one: Thread | BaseProcess, timeout: float = 90) -> None:
+    """Until it has ended; the test fails when it does not."""
+    one.join(timeout)
+    if one.is_alive():
+        pytest.fail(f"waited {timeout:g} s in vain for the end of {one.name}")

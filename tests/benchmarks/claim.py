@@ -12,11 +12,11 @@ from statistics import median
 from typing import Any
 from uuid import UUID, uuid4
 
+from scheduler_project.sdk.batches import MOST_AT_ONCE
 from scheduler_project.sdk.ledger import Ended, Lane, Wanted, WorkerInfo, base_token
 from scheduler_project.sdk.outcomes import Outcome, now_utc
 from scheduler_project.sdk.postgres import PostgresLedger
 from scheduler_project.sdk.retries import Verdict
-from scheduler_project.sdk.work import MOST_AT_ONCE
 from tests.benchmarks import stored
 from tests.benchmarks.sizes import whole
 from tests.benchmarks.stage import Database, Stage, say

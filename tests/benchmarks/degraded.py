@@ -1,19 +1,19 @@
 """How much workers do while RabbitMQ is down, beside what they do while it is there, and how soon it is as before.
 
-SUPPLY jobs run every second, more than the workers can do, so that they always have work. The broker is one of our
-own: it is stopped for DOWN_SECONDS in mid-run. Rates are counted from the attempts' own rows afterwards.
+SUPPLY jobs of 10 ms run every second, more than the workers' slots have time for, so that they always have work. The
+broker is one of our own: it is stopped for DOWN_SECONDS in mid-run. Rates are counted from the attempts' own rows
+afterwards.
 """
 
 import time
 from contextlib import ExitStack
 from datetime import datetime
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 from tests.benchmarks import stored
 from tests.benchmarks.sizes import number, whole
-from tests.benchmarks.stage import Database, Stage, say
+from tests.benchmarks.stage import Database, Stage, check_alive, say
 from tests.private_rabbitmq import PrivateRabbitMQ
 from tests.processes import RealProcess
 from tests.waiting import wait_until
@@ -27,6 +27,7 @@ KEYS = (
     "lost",
 )
 TENANTS = 10
+TASK = "bench.rests"
 # As before: a second of so much of the rate before the outage.
 NORMAL_AGAIN = 0.8
 DEFINITIONS = """
@@ -68,8 +69,7 @@ def measure(stage: Stage) -> dict[str, Any]:
         stopped = _run(database, down)
         broker.start()
         returned = _run(database, number("AFTER_SECONDS", after, 2.0))
-        for process in running:
-            assert process.is_alive(), f"{process.command} ended:\n{process.text()[-3000:]}"
+        check_alive(*running)
         _plan_nothing_more(database)
         figures = _judge(database, began, stopped, returned)
         stage.processes.stop_all()
@@ -88,27 +88,16 @@ def _start(stage: Stage, database: Database, broker: PrivateRabbitMQ) -> list[Re
                 stored.fill_in(
                     database.session,
                     statement,
-                    {"tenants": TENANTS, "task": stored.TASK, "jobs": database.jobs},
+                    {"tenants": TENANTS, "task": TASK, "jobs": database.jobs},
                 )
     stored.settle(database.session)
     running = [stage.scheduler(database, **env)]
-    for index in range(whole("WORKERS", 1)):
-        running.append(_worker(stage, database, index, env))
+    running += [stage.worker(database.url, **env) for _ in range(whole("WORKERS", 1))]
     wait_until(
         lambda: database.value("SELECT count(*) > 0 FROM beatkeeper_attempt"), 120, "the first runs to end"
     )
     wait_until(lambda: _backlog(database) > database.jobs, 120, "a backlog")
     return running
-
-
-def _worker(stage: Stage, database: Database, index: int, env: dict[str, str]) -> RealProcess:
-    arguments = ["-m", "celery", "-A", "tests.benchmarks.worker_app", "worker", "-l", "warning"]
-    arguments += ["-c", str(whole("SLOTS", 8)), "-n", f"bench{index}@{stage.test_id}"]
-    arguments += ["-Q", f"{stage.prefix}.own", "--without-gossip", "--without-mingle"]
-    spool = str(Path(stage.folder) / f"spool-{index}")
-    return stage.python(
-        *arguments, url=database.url, name="worker", BEATKEEPER_SPOOL_DIR=spool, **env
-    ).process
 
 
 def _run(database: Database, seconds: float) -> datetime:

@@ -21,7 +21,7 @@ from jobs.services import edit_job
 from runs.queries import SQL
 from tests.benchmarks import cpu, stored
 from tests.benchmarks.sizes import number, whole
-from tests.benchmarks.stage import Database, Stage, say
+from tests.benchmarks.stage import Database, Stage, check_alive, say
 from tests.processes import RealProcess
 from tests.waiting import wait_until
 
@@ -65,7 +65,7 @@ def measure(stage: Stage) -> dict[str, Any]:
     _measure_edits(subjects, edits)
     _measure_effect(subjects, max(3, edits // 10))
     for subject in subjects:
-        assert subject.scheduler.is_alive(), f"a scheduler ended:\n{subject.scheduler.text()[-3000:]}"
+        check_alive(subject.scheduler)
         subject.scheduler.terminate()
     stage.delete_queues()
     small_one, large_one = subjects

@@ -22,7 +22,7 @@ from runs.slices import JOBS, POOLS
 from tests.benchmarks import stored
 from tests.benchmarks.fleet import TASK
 from tests.benchmarks.sizes import number, whole
-from tests.benchmarks.stage import Database, Stage, say
+from tests.benchmarks.stage import BEAT, SCHEDULER, Database, Stage, check_alive, say
 from tests.network_cut import Forwarder, in_group, may_filter, own_group, packets_dropped
 from tests.processes import RealProcess
 from tests.system import ledger_checker
@@ -41,18 +41,6 @@ SCHEDULERS = 3
 SLICES = 64
 POOLS_USED = ("first", "second", "third")
 TENANTS = 10
-BEAT = (
-    "-m",
-    "celery",
-    "-A",
-    "scheduler_project",
-    "beat",
-    "-S",
-    "runs.beat:PartitionedScheduler",
-    "-l",
-    "warning",
-)
-
 DEFINITIONS = """
 INSERT INTO beatkeeper_tenant (slug, name, weight, allowed_hosts)
     SELECT 'tenant-' || i, 'Tenant ' || i, 1, '{}' FROM generate_series(1, %(tenants)s) i;
@@ -268,16 +256,14 @@ class Crew:
     def _start(self) -> Scheduler:
         """One of them so that it can be cut off."""
         if any(one.group or one.forwarder for one in self.crew):
-            return Scheduler(self._start_beat(self.database.url, *BEAT))
+            return Scheduler(self.stage.start_scheduler(self.database.url))
         if self.filters:
-            command = in_group(self.group, sys.executable, *BEAT)[1:]
-            return Scheduler(self._start_beat(self.database.url, *command), group=self.group)
+            command = in_group(self.group, sys.executable, *BEAT, SCHEDULER)[1:]
+            started = self.stage.python(*command, url=self.database.url, name="scheduler")
+            return Scheduler(started.process, group=self.group)
         forwarder = Forwarder(self.database.url)
         self.ending.callback(forwarder.close)
-        return Scheduler(self._start_beat(forwarder.url, *BEAT), forwarder=forwarder)
-
-    def _start_beat(self, url: str, *command: str) -> RealProcess:
-        return self.stage.python(*command, url=url, name="scheduler").process
+        return Scheduler(self.stage.start_scheduler(forwarder.url), forwarder=forwarder)
 
     def _start_worker(self, pool: str) -> None:
         arguments = ["-m", "tests.benchmarks.fleet", "--name", f"of-{pool}", "--slots", "200", "--pool", pool]
@@ -311,8 +297,7 @@ class Crew:
         fair = -(-SLICES // SCHEDULERS)
 
         def joined() -> bool:
-            for one in self.crew:
-                assert one.process.is_alive(), f"a scheduler ended:\n{one.process.text()[-3000:]}"
+            check_alive(*(one.process for one in self.crew))
             return self._members() == SCHEDULERS
 
         def shared_out() -> bool:

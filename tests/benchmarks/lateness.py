@@ -7,13 +7,12 @@ measured. Then with real workers, at the highest rate this machine sustains with
 import time
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from tests.benchmarks import confirmations, stored
 from tests.benchmarks.figures import milliseconds, percentile
 from tests.benchmarks.sizes import number, whole
-from tests.benchmarks.stage import Database, Stage, say
+from tests.benchmarks.stage import Database, Stage, check_alive, say
 from tests.benchmarks.trigger import warm_up
 from tests.processes import RealProcess
 from tests.waiting import wait_until
@@ -137,8 +136,7 @@ def _check(database: Database, begin: datetime, count: int) -> None:
 
 
 def _end(stage: Stage, *processes: RealProcess) -> None:
-    for process in processes:
-        assert process.is_alive(), f"{process.command} ended:\n{process.text()[-3000:]}"
+    check_alive(*processes)
     for process in processes:
         process.terminate()
     stage.delete_queues()
@@ -146,12 +144,8 @@ def _end(stage: Stage, *processes: RealProcess) -> None:
 
 def _find_sustained(stage: Stage, database: Database) -> Tried:
     scheduler = stage.scheduler(database)
-    workers = [_start_worker(stage, database, number) for number in range(whole("WORKERS", 1))]
-    wait_until(
-        lambda: database.value("SELECT count(*) FROM beatkeeper_worker_node") == len(workers),
-        60,
-        "the workers",
-    )
+    workers = [stage.worker(database.url) for _ in range(whole("WORKERS", 1))]
+    stage.wait_for_workers(database, *workers)
     step = number("STEP_SECONDS", 10.0, 1.0)
     # Whoever is asked for the first time is slow; the figures are of those who have worked before.
     _try(database, whole("FIRST_PER_SECOND", 100), min(5.0, step))
@@ -180,21 +174,6 @@ def _search(database: Database, step: float) -> int:
 def _told(tried: Tried) -> Tried:
     say(f"  {tried}")
     return tried
-
-
-def _start_worker(stage: Stage, database: Database, number: int) -> RealProcess:
-    arguments = ["-m", "celery", "-A", "tests.benchmarks.worker_app", "worker", "-l", "warning"]
-    arguments += [
-        "-c",
-        str(whole("SLOTS", 8)),
-        "-n",
-        f"bench{number}@{stage.test_id}",
-        "-Q",
-        f"{stage.prefix}.own",
-    ]
-    arguments += ["--without-gossip", "--without-mingle"]
-    spool = str(Path(stage.folder) / f"spool-{number}")
-    return stage.python(*arguments, url=database.url, name="worker", BEATKEEPER_SPOOL_DIR=spool).process
 
 
 def _try(database: Database, rate: int, seconds: float) -> Tried:

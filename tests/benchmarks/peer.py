@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from tests.benchmarks import stored
-from tests.benchmarks.stage import Database, Stage, depth
+from tests.benchmarks.stage import Database, Stage, check_alive, depth
 from tests.processes import RealProcess
 from tests.waiting import wait_until
 
@@ -63,13 +63,13 @@ def _count(
 ) -> tuple[int, float]:
     """How many messages came after the first, and in what time."""
     with stage.channel() as channel:
-        first = wait_until(
+        wait_until(
             lambda: _published(channel, queues[1:2]) or not process.is_alive(),
             START_SECONDS,
             "the peer's first message",
         )
         began = time.monotonic()
-        assert first and process.is_alive(), f"the peer ended:\n{process.text()[-3000:]}"
+        check_alive(process)
         before = _published(channel, queues)
         wait_until(
             lambda: time.monotonic() - began >= seconds or _published(channel, queues) >= due,

@@ -19,6 +19,11 @@ def number(name: str, default: float, least: float = 0.0) -> float:
     return _number(float, name, default, least)
 
 
+def slots() -> int:
+    """Of one real worker."""
+    return whole("SLOTS", 8)
+
+
 def _number(kind: Callable[[str], T], name: str, default: T, least: T) -> T:
     text = os.environ.get(name, "").strip().replace("_", "")
     if not text:

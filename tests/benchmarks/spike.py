@@ -17,7 +17,7 @@ from uuid import UUID
 from tests.benchmarks import stored
 from tests.benchmarks.figures import percentile, shares
 from tests.benchmarks.sizes import number, whole
-from tests.benchmarks.stage import Database, Stage, say
+from tests.benchmarks.stage import Database, Stage, check_alive, say
 from tests.benchmarks.trigger import warm_up
 from tests.processes import RealProcess
 from tests.waiting import wait_until
@@ -102,14 +102,11 @@ def _run_spike(stage: Stage, database: Database, due: int, watched: float, slots
     database.session.execute("DELETE FROM beatkeeper_worker_node")
     stored.choose(database.session, due, large=due // 2)
     fleet = [_start_worker(stage, database, slots // workers, name) for name in range(workers)]
-    wait_until(
-        lambda: database.value("SELECT count(*) FROM beatkeeper_worker_node") == workers, 30, "the workers"
-    )
+    stage.wait_for_workers(database, *fleet)
     spike = Spike(stored.make_due(database.session, PRIORITIES))
     time.sleep(max(0.0, -_since(database, spike.at)))
     _watch(database, spike, due, watched)
-    for process in (scheduler, *fleet):
-        assert process.is_alive(), f"{process.command} ended:\n{process.text()[-3000:]}"
+    check_alive(scheduler, *fleet)
     _check(database, spike.at, due)
     scheduler.terminate()
     for worker in fleet:

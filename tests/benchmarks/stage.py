@@ -20,12 +20,15 @@ import psycopg
 from runs.slices import JOBS
 from tests import settings as test_settings
 from tests.benchmarks import stored
+from tests.benchmarks.sizes import slots
 from tests.benchmarks.stored import Session
 from tests.leftovers import delete_queues
 from tests.processes import Processes, RealProcess
 from tests.waiting import wait_until
 
 DURABLE = ("fsync", "synchronous_commit", "full_page_writes")
+BEAT = ("-m", "celery", "-A", "scheduler_project", "beat", "-l", "warning", "-S")
+SCHEDULER = "runs.beat:PartitionedScheduler"
 SHOWN = (*DURABLE, "shared_buffers", "max_wal_size", "wal_level")
 
 
@@ -66,6 +69,7 @@ class Stage:
         self.prefix = f"bk-{test_id}.bench-{secrets.token_hex(3)}"
         self.processes = Processes(folder)
         self._databases: dict[int, Database] = {}
+        self._workers = 0
 
     def database(self, jobs: int) -> Database:
         """As it was when it was filled; whatever a benchmark before left in it is gone."""
@@ -120,25 +124,43 @@ class Stage:
         )
         return Started(process)
 
-    def scheduler(
-        self, database: Database, beat: str = "runs.beat:PartitionedScheduler", **env: str | None
-    ) -> RealProcess:
+    def scheduler(self, database: Database, beat: str = SCHEDULER, **env: str | None) -> RealProcess:
         """One that is at work: it holds every slice."""
         process = self.start_scheduler(database.url, beat, **env)
         self.wait_for_slices(database, process)
         return process
 
-    def start_scheduler(
-        self, url: str, beat: str = "runs.beat:PartitionedScheduler", **env: str | None
-    ) -> RealProcess:
-        arguments = ["-m", "celery", "-A", "scheduler_project", "beat", "-S", beat, "-l", "warning"]
-        return self.python(*arguments, url=url, name="scheduler", **env).process
+    def start_scheduler(self, url: str, beat: str = SCHEDULER, **env: str | None) -> RealProcess:
+        return self.python(*BEAT, beat, url=url, name="scheduler", **env).process
 
     def wait_for_slices(self, database: Database, process: RealProcess, slices: int = 64) -> None:
         wait_until(
             lambda: slices_held(database) >= slices or not process.is_alive(), 60, "a scheduler at work"
         )
-        assert process.is_alive(), f"the scheduler ended:\n{process.text()[-3000:]}"
+        check_alive(process)
+
+    def worker(
+        self, url: str, queue: str = "own", app: str = "tests.benchmarks.worker_app", **env: str | None
+    ) -> RealProcess:
+        """A real one, of a code base that knows nothing of our settings."""
+        self._workers += 1
+        name = f"worker-{self._workers}"
+        arguments = ["-m", "celery", "-A", app, "worker", "-l", "warning", "-c", str(slots())]
+        arguments += ["-n", f"{name}@{self.prefix}", "-Q", f"{self.prefix}.{queue}"]
+        arguments += ["--without-gossip", "--without-mingle"]
+        own = {"DJANGO_SETTINGS_MODULE": None, "BEATKEEPER_SPOOL_DIR": f"{self.folder}/spool-{name}"}
+        return self.python(*arguments, url=url, name=name, **own, **env).process
+
+    def wait_for_workers(self, database: Database, *workers: RealProcess) -> None:
+        wait_until(
+            lambda: (
+                database.value("SELECT count(*) FROM beatkeeper_worker_node") == len(workers)
+                or not all(worker.is_alive() for worker in workers)
+            ),
+            60,
+            "the workers",
+        )
+        check_alive(*workers)
 
     # The broker.
 
@@ -175,6 +197,11 @@ class Started:
     def wait_for_success(self, timeout: float) -> None:
         code = self.process.wait(timeout)
         assert code == 0, f"{self.process.command} ended with {code}:\n{self.process.text()[-3000:]}"
+
+
+def check_alive(*processes: RealProcess) -> None:
+    for process in processes:
+        assert process.is_alive(), f"{process.command} ended:\n{process.text()[-3000:]}"
 
 
 def depth(channel: Any, queue: str) -> int:

@@ -18,8 +18,8 @@ from typing import Any
 from celery import Celery
 
 from tests.benchmarks import stored
-from tests.benchmarks.sizes import whole
-from tests.benchmarks.stage import Database, Stage, say
+from tests.benchmarks.sizes import slots, whole
+from tests.benchmarks.stage import Database, Stage, check_alive, say
 from tests.processes import RealProcess
 from tests.waiting import wait_until
 
@@ -96,10 +96,6 @@ def measure(stage: Stage) -> dict[str, Any]:
     }
 
 
-def slots() -> int:
-    return whole("SLOTS", 8)
-
-
 class Side:
     name: str
 
@@ -117,20 +113,6 @@ class Side:
     def done(self) -> int:
         return self.counter.stat().st_size if self.counter.exists() else 0
 
-    def worker(self, app: str, name: str, url: str, **env: str) -> RealProcess:
-        arguments = ["-m", "celery", "-A", app, "worker", "-l", "warning", "-c", str(slots())]
-        arguments += [
-            "-n",
-            f"{name}@{self.stage.test_id}",
-            "--without-gossip",
-            "--without-mingle",
-            "-Q",
-            name,
-        ]
-        spool = str(self.stage.folder / f"spool-{name}")
-        env |= {"BENCH_COUNTER": str(self.counter), "BEATKEEPER_SPOOL_DIR": spool}
-        return self.stage.python(*arguments, url=url, name=name, DJANGO_SETTINGS_MODULE=None, **env).process
-
     def until_done(self, target: int, process: RealProcess, publish: Callable[[], None]) -> float:
         """Seconds from the first publication to the last body."""
         began = time.monotonic()
@@ -141,7 +123,7 @@ class Side:
             f"{target} bodies",
             interval=0.005,
         )
-        assert process.is_alive(), f"{self.name} ended:\n{process.text()[-3000:]}"
+        check_alive(process)
         return time.monotonic() - began
 
 
@@ -157,20 +139,11 @@ class Ours(Side):
         self.database = Database(self.stage.migrated("throughput"), sum(self.sizes.values()))
         self._fill()
         scheduler = self.stage.scheduler(self.database)
-        queue = f"{self.stage.prefix}.own"
-        worker = self.worker("tests.benchmarks.worker_app", queue, self.database.url)
-        wait_until(
-            lambda: (
-                self.database.value("SELECT count(*) FROM beatkeeper_worker_node") or not worker.is_alive()
-            ),
-            60,
-            "the worker",
-        )
-        assert worker.is_alive(), f"the worker ended:\n{worker.text()[-3000:]}"
+        worker = self.stage.worker(self.database.url, BENCH_COUNTER=str(self.counter))
+        self.stage.wait_for_workers(self.database, worker)
         try:
             yield
-            for process in (scheduler, worker):
-                assert process.is_alive(), f"{process.command} ended:\n{process.text()[-3000:]}"
+            check_alive(scheduler, worker)
         finally:
             self.database.session.close()
 
@@ -224,7 +197,8 @@ class PlainCelery(Side):
         self.queue = f"{self.stage.prefix}.plain"
         self.app = Celery("plain", broker=self.stage.broker_url, set_as_current=False)
         self.app.conf.update(task_default_queue=self.queue, task_ignore_result=True)
-        self.process = self.worker("tests.benchmarks.plain_app", self.queue, "", BENCH_QUEUE=self.queue)
+        env = {"BENCH_COUNTER": str(self.counter), "BENCH_QUEUE": self.queue}
+        self.process = self.stage.worker("", "plain", "tests.benchmarks.plain_app", **env)
         try:
             yield
         finally:

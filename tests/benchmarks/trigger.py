@@ -12,7 +12,7 @@ from typing import Any
 from tests.benchmarks import cpu, peer, stored
 from tests.benchmarks.figures import described
 from tests.benchmarks.sizes import number, whole
-from tests.benchmarks.stage import Database, Stage, say
+from tests.benchmarks.stage import Database, Stage, check_alive, say
 from tests.waiting import wait_until
 
 KEYS = ("runs_per_second", "ratio", "peer_per_second", "window", "due", "stored")
@@ -61,7 +61,7 @@ def _run_scheduler(stage: Stage, database: Database, due: int) -> dict[str, Any]
     spent = cpu.meter(cpu.parts_of(scheduler.pid, database))
     confirmed_at = _wait_until_confirmed(stage, database, due, at)
     cpu_us = {part: round(seconds / due * 1e6, 1) for part, seconds in spent().items()}
-    assert scheduler.is_alive(), f"the scheduler ended:\n{scheduler.text()[-3000:]}"
+    check_alive(scheduler)
     scheduler.terminate()
     marks = _check(stage, database, due, at)
     stage.delete_queues()

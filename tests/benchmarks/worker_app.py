@@ -1,6 +1,7 @@
 """The app of the real workers of the benchmarks; their tasks do next to nothing."""
 
 import os
+import time
 from typing import Any
 
 from celery import Celery
@@ -16,6 +17,12 @@ keeper = Beatkeeper(app, pool="default", log_store=os.environ.get("LOG_STORE_URL
 @app.task(name="bench.noop")
 def noop(**_: Any) -> None:
     """Whatever it is given."""
+
+
+@app.task(name="bench.rests")
+def rests() -> None:
+    """So long that no machine gets through too many of them."""
+    time.sleep(0.01)
 
 
 @app.task(name="bench.tick")

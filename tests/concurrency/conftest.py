@@ -2,8 +2,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from jobs.models import Job
+from runs.models import WorkerNode
 from runs.slices import connect
-from tests.concurrency.staging import Session, dsn
+from tests.concurrency.staging import Session, dsn, second_connection
+from tests.factories import make_job, make_worker
 
 
 @pytest.fixture
@@ -16,3 +19,19 @@ def first() -> Iterator[Session]:
 def second() -> Iterator[Session]:
     with connect(dsn(), "second", 30) as connection:
         yield connection
+
+
+@pytest.fixture
+def other(django_db_blocker: object) -> Iterator[Session]:
+    with second_connection() as session:
+        yield session
+
+
+@pytest.fixture
+def job() -> Job:
+    return make_job()
+
+
+@pytest.fixture
+def worker(job: Job) -> WorkerNode:
+    return make_worker(job.pool, slots=1)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import psycopg
-from django.db import connection
+from django.db import connection, connections, transaction
 from psycopg.rows import dict_row
 
 from tests.waiting import wait_until
@@ -29,10 +29,31 @@ def second_connection() -> Iterator[psycopg.Connection[dict[str, Any]]]:
 
 
 @contextmanager
+def held_open() -> Iterator[psycopg.Connection[Any]]:
+    """What this thread does inside stays uncommitted until the block ends, or until `let_go`."""
+    with transaction.atomic():
+        yield connection.connection
+
+
+def let_go(holder: psycopg.Connection[Any], how: str = "COMMIT") -> None:
+    """Ends the transaction in the middle of its block; the block's own end finds another, empty one."""
+    holder.execute(how)
+    holder.execute("BEGIN")
+
+
+@contextmanager
 def meanwhile(action: Callable[[], T]) -> Iterator["Future[T]"]:
     """Runs the action in a thread; its result is asked for when the other side has let go."""
+
+    def act() -> T:
+        try:
+            return action()
+        finally:
+            # This thread's own: left open they would keep the test database from being dropped.
+            connections.close_all()
+
     with ThreadPoolExecutor(max_workers=1) as thread:
-        yield thread.submit(action)
+        yield thread.submit(act)
 
 
 def wait_until_somebody_waits_for(holder: psycopg.Connection[Any]) -> None:

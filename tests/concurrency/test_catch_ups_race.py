@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.db import connections, transaction
+from django.db import transaction
 
 from jobs.models import Effect, Job, JobStatus, PlannedChange, Stop, StopKind, Tenant
 from jobs.services import cancel_job, delete_job, edit_job, resume_job
@@ -52,18 +52,6 @@ def outcomes(job: Job, times: list[datetime]) -> list[int]:
 
 def let_pace_pass() -> None:
     MissedSpan.objects.filter(state="working").update(next_at=now())
-
-
-def in_django(action: Callable[[], Any]) -> Callable[[], Any]:
-    """In a thread of its own, on Django's connection of that thread."""
-
-    def act() -> Any:
-        try:
-            return action()
-        finally:
-            connections.close_all()
-
-    return act
 
 
 def test_two_schedulers_at_one_span_make_each_run_once(first: Session, second: Session) -> None:
@@ -110,7 +98,7 @@ def test_a_job_that_ends_during_a_step_ends_what_the_step_made(
     trigger_due(first, ALL)
     first.execute("BEGIN")
     assert catch_up_once(first, ALL).runs == 1
-    with meanwhile(in_django(lambda: end(job))) as ending:
+    with meanwhile(lambda: end(job)) as ending:
         wait_until_somebody_waits_for(first)
         first.execute("COMMIT")
         ending.result(timeout=10)
@@ -156,7 +144,7 @@ class TestStops:
         stop = make_stop(job.tenant)
         first.execute("BEGIN")
         assert trigger_due(first, ALL).spans == 1
-        with meanwhile(in_django(lambda: Stop.objects.filter(pk=stop.pk).update(lifted_at=now()))) as lifting:
+        with meanwhile(lambda: Stop.objects.filter(pk=stop.pk).update(lifted_at=now())) as lifting:
             wait_until_somebody_waits_for(first)
             first.execute("COMMIT")
             lifting.result(timeout=10)
@@ -184,7 +172,7 @@ class TestStops:
         first.execute("BEGIN")
         assert trigger_due(first, ALL).spans == 1
         later, later_times = make_behind(tenant=job.tenant)
-        with meanwhile(in_django(lambda: lift_stop(stop))) as lifting:
+        with meanwhile(lambda: lift_stop(stop)) as lifting:
             wait_until_somebody_waits_for(first)
             assert trigger_due(second, ALL).spans == 0
             first.execute("COMMIT")
@@ -215,7 +203,7 @@ class TestStops:
         stop = make_stop(job.tenant)
         first.execute("BEGIN")
         first.execute("UPDATE beatkeeper_stop SET lifted_at = %s WHERE id = %s", [times[1], stop.pk])
-        with meanwhile(in_django(lambda: edit_job(job, {"schedule": {"every": 60}}))) as editing:
+        with meanwhile(lambda: edit_job(job, {"schedule": {"every": 60}})) as editing:
             wait_until_somebody_waits_for(first)
             first.execute("COMMIT")
             editing.result(timeout=10)

@@ -1,13 +1,8 @@
 """Changes of jobs and runs against the trigger, the claim, and each other (promises 1 to 4)."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, TypeVar
 
-import psycopg
 import pytest
-from django.db import connection, connections, transaction
 
 from auditlog.models import AuditEntry
 from jobs.models import JOB_SLICES, IdempotentRequest, Job, JobClock, JobStatus, JobVersion
@@ -19,41 +14,22 @@ from runs.services import cancel_run, retry_run, run_now
 from runs.states import LiveState
 from runs.trigger import trigger_due
 from scheduler_project.sdk.ids import run_id
-from scheduler_project.sdk.postgres import PostgresLedger
+from scheduler_project.sdk.ledger import Ledger
 from tests.api_client import Caller
-from tests.concurrency.staging import meanwhile, second_connection, wait_until_somebody_waits_for
+from tests.concurrency.staging import (
+    held_open,
+    let_go,
+    meanwhile,
+    second_connection,
+    wait_until_somebody_waits_for,
+)
 from tests.factories import job_spec, make_due, make_run, make_tenant, post_job
-from tests.runs.claims import SUCCESS, claim_next, ledger, succeeded, tell
+from tests.runs.claims import SUCCESS, claim_next, succeeded, tell
+from tests.runs.claims import either_ledger as ledger
 
 __all__ = ["ledger"]
 pytestmark = pytest.mark.django_db(transaction=True)
-T = TypeVar("T")
 ALL_SLICES = range(JOB_SLICES)
-
-
-def elsewhere(action: Callable[[], T]) -> Any:
-    """The action in a thread, whose own connection ends with it."""
-
-    def act() -> T:
-        try:
-            return action()
-        finally:
-            connections.close_all()
-
-    return meanwhile(act)
-
-
-@contextmanager
-def held_open() -> Iterator[psycopg.Connection[Any]]:
-    """What this thread does inside stays uncommitted until the block ends, or until `let_go`."""
-    with transaction.atomic():
-        yield connection.connection
-
-
-def let_go(holder: psycopg.Connection[Any], how: str = "COMMIT") -> None:
-    """Ends the transaction in the middle of its block; the block's own end finds another, empty one."""
-    holder.execute(how)
-    holder.execute("BEGIN")
 
 
 def clock(job: Job) -> JobClock:
@@ -66,7 +42,7 @@ def test_an_edit_that_meets_a_trigger_comes_wholly_after_it() -> None:
     with second_connection() as scheduler:
         with scheduler.transaction():
             assert trigger_due(scheduler, ALL_SLICES).runs == 1
-            with elsewhere(lambda: edit_job(job, {"schedule": {"every": 3600}})) as edit:
+            with meanwhile(lambda: edit_job(job, {"schedule": {"every": 3600}})) as edit:
                 wait_until_somebody_waits_for(scheduler)
                 let_go(scheduler)
                 edited = edit.result(timeout=10)
@@ -97,7 +73,7 @@ def test_a_pause_that_meets_a_trigger_keeps_its_run_and_stops_the_clock() -> Non
     make_due(job)
     with second_connection() as scheduler, scheduler.transaction():
         trigger_due(scheduler, ALL_SLICES)
-        with elsewhere(lambda: pause_job(job)) as pause:
+        with meanwhile(lambda: pause_job(job)) as pause:
             wait_until_somebody_waits_for(scheduler)
             let_go(scheduler)
             pause.result(timeout=10)
@@ -108,7 +84,7 @@ def test_two_edits_at_once_both_count() -> None:
     job = post_job(schedule={"every": 60})
     with held_open() as first:
         edit_job(job, {"timeout": 10})
-        with elsewhere(lambda: edit_job(job, {"retry": {"max_attempts": 9}})) as second:
+        with meanwhile(lambda: edit_job(job, {"retry": {"max_attempts": 9}})) as second:
             wait_until_somebody_waits_for(first)
             let_go(first)
             second.result(timeout=10)
@@ -122,7 +98,7 @@ def test_of_two_creations_with_one_name_the_second_is_told() -> None:
     post_job(tenant)
     with held_open() as first:
         create_job(tenant, job_spec(name="settle"))
-        with elsewhere(lambda: create_job(tenant, job_spec(name="settle"))) as second:
+        with meanwhile(lambda: create_job(tenant, job_spec(name="settle"))) as second:
             wait_until_somebody_waits_for(first)
             let_go(first)
             with pytest.raises(DuplicateName):
@@ -137,14 +113,14 @@ def test_of_two_creations_the_second_stands_when_the_first_fails() -> None:
     post_job(tenant)
     with held_open() as first:
         create_job(tenant, job_spec(name="settle"))
-        with elsewhere(lambda: create_job(tenant, job_spec(name="settle"))) as second:
+        with meanwhile(lambda: create_job(tenant, job_spec(name="settle"))) as second:
             wait_until_somebody_waits_for(first)
             let_go(first, "ROLLBACK")
             made = second.result(timeout=10)
     assert Job.objects.get(name="settle").pk == made.pk
 
 
-def test_a_cancel_that_meets_a_claim_asks_the_worker_to_stop(ledger: PostgresLedger) -> None:
+def test_a_cancel_that_meets_a_claim_asks_the_worker_to_stop() -> None:
     run = make_run(post_job(), LiveState.QUEUED)
     with second_connection() as worker:
         worker.execute(
@@ -152,7 +128,7 @@ def test_a_cancel_that_meets_a_claim_asks_the_worker_to_stop(ledger: PostgresLed
             " claim_token = %(id)s, claimed_at = now() WHERE id = %(id)s",
             {"id": run.pk},
         )
-        with elsewhere(lambda: cancel_run(Run.objects.get(pk=run.pk), "stop")) as cancel:
+        with meanwhile(lambda: cancel_run(Run.objects.get(pk=run.pk), "stop")) as cancel:
             wait_until_somebody_waits_for(worker)
             worker.commit()
             assert cancel.result(timeout=10).state is None
@@ -161,8 +137,10 @@ def test_a_cancel_that_meets_a_claim_asks_the_worker_to_stop(ledger: PostgresLed
     assert AuditEntry.objects.get(object_id=str(run.pk)).action == "run.cancel_requested"
 
 
-def test_a_claim_that_meets_a_cancel_finds_nothing(ledger: PostgresLedger) -> None:
+def test_a_claim_that_meets_a_cancel_finds_nothing(ledger: Ledger) -> None:
     job = post_job()
+    # From now on there is a key for it.
+    assert claim_next(ledger, job) is None
     run = Run.objects.get(pk=make_run(job, LiveState.QUEUED).pk)
     with held_open():
         cancel_run(run)
@@ -171,14 +149,14 @@ def test_a_claim_that_meets_a_cancel_finds_nothing(ledger: PostgresLedger) -> No
     assert Run.objects.get(pk=run.pk).state == "cancelled" and not LiveRun.objects.exists()
 
 
-def test_a_cancel_that_meets_the_report_of_a_success_comes_too_late(ledger: PostgresLedger) -> None:
+def test_a_cancel_that_meets_the_report_of_a_success_comes_too_late(ledger: Ledger) -> None:
     job = post_job()
     run = Run.objects.get(pk=make_run(job, LiveState.QUEUED).pk)
     claim = claim_next(ledger, job)
     assert claim is not None
     with second_connection() as reporter:
         reporter.execute("SELECT id FROM beatkeeper_live_run WHERE id = %s FOR UPDATE", [run.pk])
-        with elsewhere(lambda: cancel_run(run)) as cancel:
+        with meanwhile(lambda: cancel_run(run)) as cancel:
             wait_until_somebody_waits_for(reporter)
             reporter.execute("DELETE FROM beatkeeper_live_run WHERE id = %s", [run.pk])
             reporter.execute(
@@ -199,7 +177,7 @@ def test_a_request_repeated_while_the_first_is_done_gets_the_same_run() -> None:
     caller.get("jobs")
     with held_open() as first:
         answer = caller.post(f"jobs/{job.pk}/run", {"input": {"a": 1}}, Idempotency_Key="one")
-        with elsewhere(
+        with meanwhile(
             lambda: caller.post(f"jobs/{job.pk}/run", {"input": {"a": 1}}, Idempotency_Key="one")
         ) as again:
             wait_until_somebody_waits_for(first)
@@ -216,7 +194,7 @@ def test_a_repeated_request_is_done_when_the_first_fails() -> None:
     caller.get("jobs")
     with held_open() as first:
         caller.post(f"jobs/{job.pk}/run", {}, Idempotency_Key="one")
-        with elsewhere(lambda: caller.post(f"jobs/{job.pk}/run", {}, Idempotency_Key="one")) as again:
+        with meanwhile(lambda: caller.post(f"jobs/{job.pk}/run", {}, Idempotency_Key="one")) as again:
             wait_until_somebody_waits_for(first)
             let_go(first, "ROLLBACK")
             repeated = again.result(timeout=10)
@@ -229,7 +207,7 @@ def test_a_job_cancelled_while_a_run_is_asked_for_ends_that_run_too() -> None:
     job = post_job()
     with held_open() as asking:
         run = run_now(job)
-        with elsewhere(lambda: cancel_job(job)) as cancel:
+        with meanwhile(lambda: cancel_job(job)) as cancel:
             wait_until_somebody_waits_for(asking)
             let_go(asking)
             cancel.result(timeout=10)
@@ -240,7 +218,7 @@ def test_a_run_asked_for_while_the_job_is_cancelled_is_refused() -> None:
     job = post_job()
     with held_open() as cancelling:
         cancel_job(job)
-        with elsewhere(lambda: run_now(job)) as asking:
+        with meanwhile(lambda: run_now(job)) as asking:
             wait_until_somebody_waits_for(cancelling)
             let_go(cancelling)
             with pytest.raises(JobNotRunnable):
@@ -254,7 +232,7 @@ def test_a_retry_that_meets_the_wake_up_of_the_run_is_refused_and_not_doubled() 
         rescue.execute(
             "UPDATE beatkeeper_live_run SET state = 'ready', wake_at = NULL WHERE id = %s", [run.pk]
         )
-        with elsewhere(lambda: retry_run(run)) as retry:
+        with meanwhile(lambda: retry_run(run)) as retry:
             wait_until_somebody_waits_for(rescue)
             rescue.commit()
             with pytest.raises(Exception, match="the run is ready"):
@@ -269,7 +247,7 @@ def test_an_edit_that_finds_its_job_in_a_retrys_hands_has_not_taken_the_gate() -
     make_due(job)
     with held_open() as retrying:
         assert requests.job_for_run(job.pk) is not None
-        with elsewhere(lambda: edit_job(job, {"priority": 900})) as edit:
+        with meanwhile(lambda: edit_job(job, {"priority": 900})) as edit:
             wait_until_somebody_waits_for(retrying)
             assert requests.lock_run(run.pk, job.pk) is not None
             let_go(retrying)

@@ -42,6 +42,8 @@ class ModelJob:
     stretches: list[Stretch] = field(default_factory=list)
     # Not planned while it lasts; told when it ends.
     paused: bool = False
+    # Paused by the scheduler, which could not plan it: what an edit or a pause then finds is told.
+    parked: bool = False
     ended: bool = False
 
     @property

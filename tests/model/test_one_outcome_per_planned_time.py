@@ -6,6 +6,7 @@ jumps: once the schedulers have had their turn each planned time has one outcome
 
 from datetime import datetime, timedelta, timezone
 from typing import Any, cast
+from unittest.mock import patch
 from uuid import UUID
 
 import pytest
@@ -22,13 +23,15 @@ from hypothesis.stateful import (
 )
 
 from jobs import planned_changes, services, stops
-from jobs.models import JOB_SLICES, Job, PlannedChange, Stop, StopKind
+from jobs.models import JOB_SLICES, Job, JobStatus, PlannedChange, Stop, StopKind
 from jobs.refusals import Refused
 from runs.catch_up import catch_up_once
+from runs.due_jobs import DueJob
 from runs.models import LiveRun, MissedSpan, Run
 from runs.services import cancel_run
 from runs.states import Trigger
 from runs.trigger import trigger_due
+from runs.visits import Visit, visit
 from tests.factories import job_spec, make_pool, make_tenant
 from tests.model.crashes import Crash, crash_before
 from tests.model.fake_clock import FakeClock
@@ -103,7 +106,12 @@ class JobsAndSchedulers(RuleBasedStateMachine):
         if model.ended or schedule == model.present.schedule:
             return
         if self._done(dies_at, lambda: services.edit_job(job, {"schedule": schedule})):
-            if model.paused:
+            if model.parked:
+                model.go_on(self.now)
+                model.end(self.now)
+                model.begin(schedule, self.now)
+                model.paused = model.parked = False
+            elif model.paused:
                 model.go_on(self.now)
                 model.end(self.now)
                 model.begin(schedule, self.now)
@@ -123,11 +131,13 @@ class JobsAndSchedulers(RuleBasedStateMachine):
     @rule(data=st.data(), dies_at=st.none() | somewhere)
     def pause(self, data: st.DataObject, dies_at: int | None) -> None:
         job, model = self._some_job(data)
-        if model.ended or model.paused:
+        if model.ended or (model.paused and not model.parked):
             return
         if self._done(dies_at, lambda: services.pause_job(job)):
+            if model.parked:
+                model.go_on(self.now)
             model.end(self.now)
-            model.paused = True
+            model.paused, model.parked = True, False
 
     @precondition(lambda self: any(model.paused for model in self.jobs.values()))
     @rule(
@@ -138,7 +148,7 @@ class JobsAndSchedulers(RuleBasedStateMachine):
         job, model = self._job(data.draw(st.sampled_from(paused)))
         if self._done(dies_at, lambda: services.resume_with(job, catch_up=catch_up)):
             model.go_on(self.now)
-            model.paused = False
+            model.paused = model.parked = False
 
     @precondition(lambda self: self.jobs)
     @rule(data=st.data())
@@ -148,7 +158,7 @@ class JobsAndSchedulers(RuleBasedStateMachine):
             services.cancel_job(job)
             if not model.paused:
                 model.end(self.now)
-            model.paused, model.ended = False, True
+            model.paused, model.parked, model.ended = False, False, True
 
     @precondition(lambda self: self.jobs)
     @rule(data=st.data(), ahead=st.integers(1, 5), move=st.none() | st.integers(1, 7200))
@@ -203,6 +213,20 @@ class JobsAndSchedulers(RuleBasedStateMachine):
         cancel_run(Run.objects.get(pk=data.draw(st.sampled_from(live))))
 
     # What schedulers do.
+
+    @precondition(lambda self: self.jobs)
+    @rule(data=st.data())
+    def a_schedule_cannot_be_read(self, data: st.DataObject) -> None:
+        """For this pass alone: whoever resumes the job has mended it."""
+        job, model = self._some_job(data)
+        if model.ended or model.paused:
+            return
+        with patch("runs.trigger.visit", raising_for(job)):
+            trigger_due(connection.connection, range(JOB_SLICES))
+        job.refresh_from_db()
+        if job.status == JobStatus.UNRUNNABLE:
+            model.end(job.status_at)
+            model.paused = model.parked = True
 
     @rule(jump=jumps)
     def time_passes(self, jump: timedelta) -> None:
@@ -293,6 +317,15 @@ class JobsAndSchedulers(RuleBasedStateMachine):
         return True
 
 
+def raising_for(poison: Job) -> Any:
+    def raises(job: DueJob, *rest: Any) -> Visit:
+        if job.id == poison.pk:
+            raise ValueError("its zone is gone")
+        return visit(job, *rest)
+
+    return raises
+
+
 @pytest.fixture(autouse=True)
 def _shrinks_not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """A history costs a second, and Hypothesis has no setting for the five minutes that it takes for shorter ones."""
@@ -332,6 +365,81 @@ def test_a_time_moved_beyond_the_end_of_its_job_has_one_outcome(ends: str) -> No
             history.each_planned_time_has_one_outcome()
             if any(model.paused for model in history.jobs.values()):
                 history.resume(job, catch_up=None, dies_at=None)
+    finally:
+        history.teardown()
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("then", ["resume", "edit", "pause", "cancel"])
+@pytest.mark.parametrize(
+    "move", [30, 100, 600, None], ids=["has run", "has come", "is to come", "is skipped"]
+)
+def test_a_changed_time_of_a_job_that_is_parked_has_one_outcome(move: int | None, then: str) -> None:
+    history, job = JobsAndSchedulers(), cast("st.DataObject", TheOnlyJob())
+    try:
+        history.create({"every": 60}, "allow_all", {"policy": "all"})
+        history.change_a_time(job, ahead=2, move=move)
+        history.time_passes_under_watch(timedelta(seconds=90))
+        history.time_passes(timedelta(seconds=90))
+        history.a_schedule_cannot_be_read(job)
+        [model] = history.jobs.values()
+        assert model.parked
+        history.schedulers_have_their_turn()
+        history.each_planned_time_has_one_outcome()
+        if then == "edit":
+            history.edit_schedule(job, {"cron": "*/5 * * * *"}, dies_at=None)
+        elif then == "pause":
+            history.pause(job, dies_at=None)
+        elif then == "cancel":
+            history.cancel(job)
+        for _ in range(2):
+            if model.paused:
+                history.resume(job, catch_up=None, dies_at=None)
+            history.time_passes_under_watch(timedelta(hours=1))
+            history.each_planned_time_has_one_outcome()
+            history.nothing_ran_that_was_not_planned()
+    finally:
+        history.teardown()
+
+
+@pytest.mark.django_db
+def test_a_time_moved_into_a_pause_without_planned_times_meets_a_later_schedule() -> None:
+    """The job's clock then stands before the new schedule, which planned nothing there."""
+    history, job = JobsAndSchedulers(), cast("st.DataObject", TheOnlyJob())
+    try:
+        history.create({"every": 5400}, "allow_all", {"policy": "all"})
+        history.change_a_time(job, ahead=1, move=6000)
+        history.time_passes_under_watch(timedelta(seconds=5460))
+        history.pause(job, dies_at=None)
+        history.time_passes_under_watch(timedelta(seconds=1200))
+        history.edit_schedule(job, {"cron": "*/5 * * * *"}, dies_at=None)
+        history.resume(job, catch_up=None, dies_at=None)
+        history.time_passes_under_watch(timedelta(hours=2))
+        history.nothing_ran_that_was_not_planned()
+        [model] = history.jobs.values()
+        told = MissedSpan.objects.filter(to_at__lte=model.present.anchor)
+        assert not told.exists(), "the new schedule missed nothing before it"
+        history.each_planned_time_has_one_outcome()
+    finally:
+        history.teardown()
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("catch_up", "ran"), [("skip", 0), ("last", 1), (None, 1)])
+def test_who_resumes_a_job_says_what_becomes_of_a_time_moved_into_its_pause(
+    catch_up: str | None, ran: int
+) -> None:
+    history, job = JobsAndSchedulers(), cast("st.DataObject", TheOnlyJob())
+    try:
+        history.create({"every": 5400}, "allow_all", {"policy": "last"})
+        history.change_a_time(job, ahead=1, move=600)
+        history.pause(job, dies_at=None)
+        history.time_passes_under_watch(timedelta(seconds=5460))
+        history.resume(job, catch_up=catch_up, dies_at=None)
+        history.schedulers_have_their_turn()
+        history.each_planned_time_has_one_outcome()
+        assert Run.objects.count() == ran
+        assert set(MissedSpan.objects.values_list("reason", flat=True)) <= {"paused"}
     finally:
         history.teardown()
 

@@ -119,14 +119,15 @@ def test_a_poison_job_of_each_kind_among_ten_thousand_costs_nobody_its_time(
 
 
 @pytest.mark.parametrize(
-    ("jobs", "seconds", "watched"),
+    ("jobs", "seconds", "watched", "late"),
     [
-        pytest.param(5_000, 5, 10, id="short"),
-        pytest.param(100_000, 10, 60, id="full", marks=pytest.mark.chaos),
+        # On a machine that other tests keep busy; whoever waited for what was missed would be minutes late.
+        pytest.param(5_000, 5, 10, 5, id="short"),
+        pytest.param(100_000, 10, 60, 1, id="full", marks=pytest.mark.chaos),
     ],
 )
 def test_after_a_day_of_downtime_what_is_due_is_soon_on_time(
-    lock_session: LockSession, jobs: int, seconds: int, watched: int
+    lock_session: LockSession, jobs: int, seconds: int, watched: int, late: int
 ) -> None:
     """Per-minute jobs of all three policies; a third of them has a day of runs to make up for, which yields."""
     first = now() - DAY
@@ -142,13 +143,13 @@ def test_after_a_day_of_downtime_what_is_due_is_soon_on_time(
         "SELECT percentile_disc(0.99) WITHIN GROUP (ORDER BY created_at - planned_at)"
         " FROM beatkeeper_run WHERE tenant_id = %s AND trigger = 'schedule' AND planned_at BETWEEN %s AND %s"
     )
-    assert count(on_time, tenant, current, last - SECOND) < SECOND
+    assert count(on_time, tenant, current, last - SECOND) < late * SECOND
     # Nothing that was planned since then is missing, and what was missed is being made up for meanwhile.
     missing = (
         "SELECT count(*) FROM beatkeeper_job_clock clock JOIN beatkeeper_job job ON job.id = clock.job_id"
         " WHERE job.tenant_id = %s AND clock.next_run_at <= %s"
     )
-    assert count(missing, tenant, last - 2 * SECOND) == 0
+    assert count(missing, tenant, last - 2 * late * SECOND) == 0
     made_up_for = "SELECT count(*) FROM beatkeeper_run WHERE tenant_id = %s AND trigger = 'catch_up'"
     assert count(made_up_for, tenant) > 0
     _check_outcomes(list(Job.objects.filter(tenant_id=tenant).order_by("id")[:30]), first)
