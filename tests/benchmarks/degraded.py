@@ -115,9 +115,8 @@ def _backlog(database: Database) -> int:
 def _plan_nothing_more(database: Database) -> None:
     """And let what has begun come to its end; what waits need not."""
     database.session.execute("UPDATE beatkeeper_job_clock SET next_run_at = NULL")
-    database.session.execute(
-        "UPDATE beatkeeper_live_run SET state = 'blocked', reason = 'paused' WHERE state = 'ready'"
-    )
+    # Else the backlog, which takes longer than the measurement did, would go on.
+    database.session.execute("UPDATE beatkeeper_job SET status = 'paused'")
     wait_until(
         lambda: (
             not database.value(
