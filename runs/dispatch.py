@@ -227,13 +227,15 @@ class Pass:
         for tenant, load in self.loads.items():
             lane = self.lanes[tenant]
             load.weight = lane.weight
+            load.has_own_workers = self.slots[tenant] > 0
             if lane.limited:
                 load.most = lane.room(load.runs, self.now)
         self.memory.lanes.look(self.loads, self.now.timestamp())
         for tenant, load in self.loads.items():
-            at_work = [count for _, count in self.memory.lanes[tenant].own_at_work]
-            load.has_own_workers = self.slots[tenant] > 0 or max(at_work) > 0
-            load.own_slots = shares.believed(self.slots[tenant], at_work, self.slots[None])
+            if looks := self.memory.lanes[tenant].own_at_work:
+                at_work = [count for _, count in looks]
+                load.has_own_workers = True
+                load.own_slots = shares.believed(self.slots[tenant], at_work, self.slots[None])
 
     def _recall(self) -> None:
         too_many = shares.to_recall(self.shared_slots, self.loads.values())

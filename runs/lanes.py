@@ -134,7 +134,8 @@ class LaneMemory:
     occupied: int = 0
     # Of the last second.
     seen: deque[Seen] = field(default_factory=deque)
-    # Slots of its own workers at work: at the looks of the last seconds, and at one before this.
+    # Slots of its own workers at work: at the looks of the last seconds, and at one before this. Of a lane without such
+    # workers nothing: most have none, and every pass looks at all.
     own_at_work: deque[tuple[float, int]] = field(default_factory=deque)
     # Twice what it ended, if nothing was left in its queue while more was ready: so much might not be too much.
     ran_dry: int = 0
@@ -146,6 +147,8 @@ class LaneMemory:
     read_to: tuple[int, UUID] | None = None
 
     def look(self, at: float, since: float, load: LaneLoad) -> None:
+        if load.has_own_workers or load.own_running or self.own_at_work:
+            self._look_at_own(at, since, load)
         held = load.runs
         ended, slot_seconds = max(0, self.occupied - held), load.running * (at - since)
         freed = int(ended * TURNOVER_SECONDS / max(TURNOVER_SECONDS, at - since))
@@ -153,13 +156,21 @@ class LaneMemory:
         # What is from the future was seen before the clock was set back.
         while not at - QUICK_SECONDS <= self.seen[0].at <= at:
             self.seen.popleft()
-        self.own_at_work.append((at, load.own_running))
-        while len(self.own_at_work) > 2 and not at - OWN_SECONDS <= self.own_at_work[0][0] <= at:
-            self.own_at_work.popleft()
         # What it had of its own workers is nobody else's.
         self.served += (load.running - load.own_running) * (at - since) / load.weight
         self.occupied = held
         self.ran_dry = 2 * ended if load.ready and not load.queued else 0
+
+    def _look_at_own(self, at: float, since: float, load: LaneLoad) -> None:
+        looks = self.own_at_work
+        if self.seen and not looks:
+            # At the look before none was at work.
+            looks.append((since, 0))
+        looks.append((at, load.own_running))
+        while len(looks) > 2 and not at - OWN_SECONDS <= looks[0][0] <= at:
+            looks.popleft()
+        if not load.has_own_workers and not any(count for _, count in looks):
+            looks.clear()
 
     def ended_lately(self) -> int:
         return sum(seen.ended for seen in self.seen)

@@ -71,9 +71,9 @@ class SimulatedPool:
 
     def _dispatch(self) -> None:
         loads = {tenant: self._load(tenant) for tenant in (TEAM, OTHER)}
+        loads[TEAM].has_own_workers = True
         self.lanes.look(loads, self.clock)
         looks = [count for _, count in self.lanes[TEAM].own_at_work]
-        loads[TEAM].has_own_workers = True
         loads[TEAM].own_slots = believed(self.own_slots, looks, self.shared_slots)
         for tenant, count in to_recall(self.shared_slots, loads.values()).items():
             self.queued[tenant] = self.queued[tenant][: len(self.queued[tenant]) - count]
