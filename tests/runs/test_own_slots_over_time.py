@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from runs.dispatch import MOST_IN_A_PASS
-from runs.lanes import LaneMemories
+from runs.lanes import OWN_SECONDS, LaneMemories
 from runs.shares import LaneLoad, believed, reserve, share_out, share_out_own, to_recall
 
 TEAM, OTHER = 1, 2
@@ -98,3 +98,19 @@ def test_own_workers_that_are_slow_to_claim_are_kept_at_work(seed: int, lasts: f
     pool = SimulatedPool(lasts, Random(seed))
     pool.run(3 * lasts)
     assert pool.run(3 * lasts) > 0.85
+
+
+def test_looks_are_kept_only_of_a_lane_that_has_such_workers_or_had_them_a_moment_ago() -> None:
+    lanes = LaneMemories()
+
+    def looks(at: float, own_running: int, has_own_workers: bool) -> list[int]:
+        load = LaneLoad(
+            TEAM, running=1 + own_running, own_running=own_running, has_own_workers=has_own_workers
+        )
+        lanes.look({TEAM: load}, at)
+        return [count for _, count in lanes[TEAM].own_at_work]
+
+    assert looks(1000.0, 0, False) == []
+    assert looks(1000.1, 4, True) == [0, 4], "four began"
+    assert looks(1000.2, 0, False) == [0, 4, 0]
+    assert looks(1000.2 + OWN_SECONDS, 0, False) == []

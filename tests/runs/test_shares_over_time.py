@@ -162,13 +162,16 @@ def test_quick_runs_hold_their_share_beside_slow_ones() -> None:
     assert pool.worst_share() > 0.5
 
 
+def pool_of_short_lanes(count: int) -> SimulatedPool:
+    """Of eight slots; each claim costs a slot 30 ms."""
+    weights = dict.fromkeys(range(count), 1)
+    backlog, lasts = dict.fromkeys(weights, ENDLESS), dict.fromkeys(weights, (0.001, 0.002))
+    return SimulatedPool(8, weights, backlog, Random(1), lasts, frozenset(weights), 0.03)
+
+
 def test_many_lanes_of_short_runs_are_claimed_together() -> None:
     """One by one the claims alone would take the slots, whatever is asked of them: 8 / 0.03 s runs a second."""
-    weights = dict.fromkeys(range(10), 1)
-    lasts = dict.fromkeys(weights, (0.001, 0.002))
-    pool = SimulatedPool(
-        8, weights, dict.fromkeys(weights, ENDLESS), Random(1), lasts, frozenset(weights), 0.03
-    )
+    pool = pool_of_short_lanes(10)
     pool.run(10)
     assert pool.ended.total() / 10 > 5 * (8 / 0.03)
     assert pool.worst_share() > 0.8
@@ -184,13 +187,9 @@ def test_what_is_claimed_together_costs_long_runs_no_share() -> None:
 
 
 def test_runs_that_become_long_are_no_longer_handed_over_together() -> None:
-    weights = dict.fromkeys(range(4), 1)
-    lasts = dict.fromkeys(weights, (0.001, 0.002))
-    pool = SimulatedPool(
-        8, weights, dict.fromkeys(weights, ENDLESS), Random(1), lasts, frozenset(weights), 0.03
-    )
+    pool = pool_of_short_lanes(4)
     pool.run(5)
-    lasts[0] = (3.0, 5.0)
+    pool.lasts[0] = (3.0, 5.0)
     pool.had.clear()
     pool.fair.clear()
     pool.run(60)

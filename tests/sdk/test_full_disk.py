@@ -31,6 +31,7 @@ from scheduler_project.sdk.spool import Untold, unheard_now
 from tests.sdk.fake_ledger import LANE, FakeLedger
 from tests.sdk.stage import gone
 from tests.sdk.test_celery_target import make_claim
+from tests.sdk.test_guard import at_work_on
 from tests.sdk.test_work import Bench, bench, executed
 from tests.waiting import wait_until
 
@@ -89,11 +90,7 @@ def fork_owner(runtime: Runtime) -> Iterator[Callable[[UUID], int]]:
         pid = os.fork()
         if not pid:
             try:
-                hand = Hand.take(runtime.table)
-                assert hand is not None
-                hand.ask(token)
-                hand.receive(token, [details_of(make_claim({}, token=token))])
-                hand.begin(0, 1, processes.boottime() + 60)
+                at_work_on(runtime.table, token)
                 os.write(told, b"x")
                 while True:
                     signal.pause()

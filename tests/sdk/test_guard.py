@@ -16,12 +16,22 @@ from scheduler_project.sdk.ledger import base_token, token_at
 from scheduler_project.sdk.outcomes import Outcome, now_utc
 from scheduler_project.sdk.retries import Verdict
 from scheduler_project.sdk.runtime import Config, Runtime
-from scheduler_project.sdk.slots import ENDS_SIZE, FREE, HARD, HELD, NOT_KILLED, Slot
+from scheduler_project.sdk.slots import ENDS_SIZE, FREE, HARD, HELD, NOT_KILLED, Slot, SlotTable
 from scheduler_project.sdk.spool import Untold
 from tests.sdk.fake_ledger import FakeLedger
 from tests.sdk.stage import gone
 from tests.sdk.test_celery_target import make_claim
 from tests.waiting import wait_until
+
+
+def at_work_on(table: SlotTable, token: UUID, seconds: float = 60) -> Hand:
+    """This process holds a slot with one claim, and so long for it."""
+    hand = Hand.take(table)
+    assert hand is not None
+    hand.ask(token)
+    hand.receive(token, [details_of(make_claim({}, token=token))])
+    hand.begin(0, 1, processes.boottime() + seconds)
+    return hand
 
 
 class Owner:
@@ -220,11 +230,7 @@ def test_behind_the_fence_a_child_that_stands_still_while_it_tells_is_killed_too
     pid = os.fork()
     if not pid:
         try:
-            hand = Hand.take(runtime.table)
-            assert hand is not None
-            hand.ask(token)
-            hand.receive(token, [details_of(make_claim({}, token=token))])
-            hand.begin(0, 1, processes.boottime() + 600)
+            hand = at_work_on(runtime.table, token, 600)
             hand.ended(0, {})
             hand.reporting()
             os.kill(os.getpid(), signal.SIGSTOP)
