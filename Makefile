@@ -1,6 +1,6 @@
 # Only python3 and make are needed; everything else goes into .venv. `make` alone lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help up down test lint pytest bench chaos lock venv venv-dev
+.PHONY: help up down test unit lint pytest bench chaos lock venv venv-dev
 MAKEFLAGS += --no-print-directory
 PYTHON ?= python3
 PORT ?= 8000
@@ -17,7 +17,10 @@ down: venv ## stop what `make up` started
 	@.venv/bin/python manage.py standalone --stop
 
 test: venv-dev ## check style, types, migrations and imports, then run all tests on real services
-	@.venv/bin/python -m tests.bring_up $(MAKE) lint pytest
+	@.venv/bin/python -m tests.support.bring_up $(MAKE) lint pytest
+
+unit: venv-dev ## the tests that need no server, in under a minute
+	@.venv/bin/pytest --no-servers -m "not chaos" tests
 
 lint: venv-dev ## the checks alone: format, lint, types, import rules, migrations, OpenAPI
 	@.venv/bin/ruff format --check --quiet . || { echo "run: .venv/bin/ruff format ."; exit 1; }
@@ -29,13 +32,13 @@ lint: venv-dev ## the checks alone: format, lint, types, import rules, migration
 	@echo "format, lint, imports, types, migrations and OpenAPI are in order"
 
 pytest: venv-dev
-	@$(if $(TESTS),.venv/bin/pytest -m "not chaos" $(TESTS),.venv/bin/python -m tests.side_by_side)
+	@$(if $(TESTS),.venv/bin/pytest -m "not chaos" $(TESTS),.venv/bin/python -m tests.support.parallel)
 
 bench: venv-dev ## measure throughput and latency (NAME=trigger; without a name: what there is)
-	@$(if $(NAME),.venv/bin/python -m tests.bring_up) .venv/bin/python -m tests.benchmarks $(NAME)
+	@$(if $(NAME),.venv/bin/python -m tests.support.bring_up) .venv/bin/python -m tests.benchmarks $(NAME)
 
 chaos: venv-dev ## kill, stop and cut off processes for a long while
-	@.venv/bin/python -m tests.bring_up .venv/bin/pytest -m chaos tests
+	@.venv/bin/python -m tests.support.bring_up .venv/bin/pytest -m chaos tests
 
 lock: venv-dev ## write the lock files anew from pyproject.toml
 	@command -v uv >/dev/null || { echo "make lock needs uv: pip install uv"; exit 2; }

@@ -8,7 +8,7 @@ import sys
 def main() -> None:
     if sys.argv[1:2] == ["standalone"]:
         # It makes the database and the secret key that the settings ask for.
-        from scheduler_project import standalone
+        from scheduler_project.standalone import command as standalone
 
         sys.exit(standalone.main(sys.argv[2:]))
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "scheduler_project.settings")

@@ -1,4 +1,4 @@
-"""What can be done that is worth an entry. One word per deed, the same in code, admin and API."""
+"""List the audited actions. Each has one name in code, admin and API."""
 
 from django.db.models import TextChoices
 
@@ -34,11 +34,11 @@ class Action(TextChoices):
     POOL_EDITED = "pool.edited"
     POOL_PAUSED = "pool.paused"
     POOL_RESUMED = "pool.resumed"
-    STOP_CREATED = "stop.created"
-    STOP_EDITED = "stop.edited"
-    STOP_LIFTED = "stop.lifted"
-    STOP_DELETED = "stop.deleted"
-    STOP_ENDED = "stop.ended"
+    SUSPENSION_CREATED = "suspension.created"
+    SUSPENSION_EDITED = "suspension.edited"
+    SUSPENSION_LIFTED = "suspension.lifted"
+    SUSPENSION_DELETED = "suspension.deleted"
+    SUSPENSION_ENDED = "suspension.ended"
     CALENDAR_CREATED = "calendar.created"
     CALENDAR_EDITED = "calendar.edited"
     CALENDAR_DELETED = "calendar.deleted"

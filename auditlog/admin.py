@@ -1,4 +1,4 @@
-"""The audit trail in the admin: to look at, for operators of the platform. Who else may, jobs/admin.py knows."""
+"""Show the audit trail in the admin, read-only, to operators of the platform."""
 
 import json
 from textwrap import shorten
@@ -21,7 +21,7 @@ else:
     from unfold.admin import ModelAdmin as Admin
 
 
-class Deed(DropdownFilter):  # type: ignore[misc]
+class ActionFilter(DropdownFilter):  # type: ignore[misc]
     title = "action"
     parameter_name = "action"
 
@@ -34,7 +34,7 @@ class Deed(DropdownFilter):  # type: ignore[misc]
 
 class AuditEntryAdmin(Admin):
     list_display: Any = ("when", "shown_actor", "action", "about", "changed", "reason")
-    list_filter = (Deed, ("actor_kind", ChoicesDropdownFilter))
+    list_filter = (ActionFilter, ("actor_kind", ChoicesDropdownFilter))
     list_filter_submit = True
     list_filter_sheet = False
     list_fullwidth = True
@@ -58,8 +58,7 @@ class AuditEntryAdmin(Admin):
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
 
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
+    has_delete_permission = has_change_permission
 
     @admin.display(description="at (UTC)")
     def when(self, entry: AuditEntry) -> SafeString:
@@ -74,19 +73,15 @@ class AuditEntryAdmin(Admin):
         text = f"{entry.object_type} {name_of(entry) or entry.object_id}"
         for model in self.admin_site._registry:
             if model._meta.model_name == entry.object_type:
-                url = reverse(
-                    f"admin:{model._meta.app_label}_{entry.object_type}_change", args=[quote(entry.object_id)]
-                )
-                return format_html(
-                    '<a href="{}" class="text-primary-600 dark:text-primary-500">{}</a>', url, text
-                )
+                page = f"admin:{model._meta.app_label}_{entry.object_type}_change"
+                link = '<a href="{}" class="text-primary-600 dark:text-primary-500">{}</a>'
+                return format_html(link, reverse(page, args=[quote(entry.object_id)]), text)
         return text
 
     @admin.display(description="changed")
     def changed(self, entry: AuditEntry) -> str:
-        return (
-            shorten(", ".join({**(entry.before or {}), **(entry.after or {})}), 60, placeholder=" …") or "–"
-        )
+        names = ", ".join({**(entry.before or {}), **(entry.after or {})})
+        return shorten(names, 60, placeholder=" …") or "–"
 
     @admin.display(description="before")
     def shown_before(self, entry: AuditEntry) -> SafeString | str:
@@ -107,8 +102,7 @@ def name_of(entry: AuditEntry) -> str:
 def pretty(value: Any) -> SafeString | str:
     if not value:
         return "–"
-    text = json.dumps(value, indent=2, ensure_ascii=False)
-    return format_html('<pre class="bk-code">{}</pre>', text)
+    return format_html('<pre class="bk-code">{}</pre>', json.dumps(value, indent=2, ensure_ascii=False))
 
 
 admin.site.register(AuditEntry, AuditEntryAdmin)

@@ -1,8 +1,8 @@
-"""Who is acting. Set by the middleware, the key authentication, a worker's ledger; without them it is the system."""
+"""Keep who is acting: set by the middleware, the key authentication or a worker's ledger, otherwise the system."""
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -49,19 +49,17 @@ def acting(acting: Acting) -> Iterator[Acting]:
         _acting.reset(token)
 
 
-@contextmanager
-def acting_as(kind: ActorKind, name: str) -> Iterator[Acting]:
-    """For everything that is no request: a command, a pass, a worker's declarations."""
-    with acting(Acting(who=lambda: Actor(kind, name))) as entered:
-        yield entered
+def acting_as(kind: ActorKind, name: str) -> AbstractContextManager[Acting]:
+    """Act as somebody outside of a request: in a command, a pass, a worker's declarations."""
+    return acting(Acting(who=lambda: Actor(kind, name)))
 
 
 def identify(kind: ActorKind, name: str) -> None:
-    """Tells the present request who is behind it, once that is known."""
+    """Set the actor of the current request, once it is authenticated."""
     if entered := _acting.get():
         entered.who = lambda: Actor(kind, name)
 
 
 def clean_request_id(given: str) -> str:
-    """A caller's own id is kept when it cannot break a log line."""
+    """Keep a caller's own request id if it cannot break a log line."""
     return given if REQUEST_ID.fullmatch(given) else uuid4().hex

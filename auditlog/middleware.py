@@ -1,4 +1,4 @@
-"""Gives every request an id, and says who acts in it."""
+"""Give every request an id and an actor."""
 
 import ipaddress
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def user_of(request: HttpRequest) -> Actor:
 
 
 def address_of(request: HttpRequest) -> str | None:
-    """The caller's address. Of X-Forwarded-For only what our own proxies added is believed."""
+    """Return the caller's address. Of X-Forwarded-For, trust only what our own proxies added."""
     hops = [request.META.get("REMOTE_ADDR", "")]
     if settings.TRUSTED_PROXIES:
         forwarded = request.headers.get("X-Forwarded-For", "")

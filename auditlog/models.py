@@ -1,4 +1,4 @@
-"""Who changed what. Entries are only ever added; the database refuses the rest."""
+"""The audit trail. Entries are only added; the database refuses to change or delete them."""
 
 from django.db import models
 from django.db.models.functions import Now

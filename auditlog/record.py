@@ -1,4 +1,4 @@
-"""Writes who changed what, in the transaction of the change."""
+"""Write audit entries in the transaction of the change."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -15,7 +15,7 @@ BATCH = 1000
 
 
 class RecordedOutsideTransaction(RuntimeError):
-    """An audit entry belongs into the transaction of its change."""
+    """An audit entry must be written in the transaction of its change."""
 
 
 def record(
@@ -27,8 +27,15 @@ def record(
     after: Facts | None = None,
     reason: str = "",
 ) -> AuditEntry:
-    """With both sides given, only what differs between them is kept."""
-    before, after = _differences(before, after)
+    """Write an entry, in the tenant of the object unless another is given.
+
+    With both sides given, keep only what differs between them.
+    """
+    # Compared before they are masked: a changed password must still show as a change.
+    if before is not None and after is not None:
+        changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+        before, after = ({name: side[name] for name in changed if name in side} for side in (before, after))
+    tenant_id = getattr(about, "tenant_id", None) if tenant_id is None else tenant_id
     entry = _entry(action, about, tenant_id, reason)
     entry.before, entry.after = redact(before), redact(after)
     entry.save(force_insert=True)
@@ -38,7 +45,7 @@ def record(
 def record_each(
     action: Action, abouts: Iterable[models.Model], *, tenant_id: int | None = None, reason: str = ""
 ) -> None:
-    """One entry for each object of a change of many, in few statements."""
+    """Write one entry for each object of a bulk change, in few statements."""
     AuditEntry.objects.bulk_create([_entry(action, about, tenant_id, reason) for about in abouts], BATCH)
 
 
@@ -47,22 +54,8 @@ def _entry(action: Action, about: models.Model, tenant_id: int | None, reason: s
         raise RecordedOutsideTransaction(action)
     acting = current()
     actor = acting.who()
-    return AuditEntry(
-        tenant_id=tenant_id,
-        actor_kind=actor.kind,
-        actor=actor.name[:200],
-        action=action,
-        object_type=str(about._meta.model_name),
-        object_id=str(about.pk),
-        reason=reason,
-        request_id=acting.request_id,
-        address=acting.address,
-    )
-
-
-def _differences(before: Facts | None, after: Facts | None) -> tuple[Facts | None, Facts | None]:
-    # Compared before they are masked: a changed password must still show as a change.
-    if before is None or after is None:
-        return before, after
-    changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
-    return {n: before[n] for n in changed if n in before}, {n: after[n] for n in changed if n in after}
+    entry = AuditEntry(tenant_id=tenant_id, action=action, reason=reason)
+    entry.actor_kind, entry.actor = actor.kind, actor.name[:200]
+    entry.object_type, entry.object_id = str(about._meta.model_name), str(about.pk)
+    entry.request_id, entry.address = acting.request_id, acting.address
+    return entry

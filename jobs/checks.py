@@ -1,4 +1,4 @@
-"""Settings mistakes, found at start-up by `manage.py check` and by every command. What runs is doctor's business."""
+"""Check settings, at the start of every command and by `manage.py check`. `doctor` checks what runs."""
 
 from collections.abc import Iterator
 from ipaddress import ip_address
@@ -8,38 +8,27 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, register
 from django.core.checks import Warning as Caution
 
-from scheduler_project.sdk.secret_box import MAKE_ONE
+from scheduler_project.sdk.secret_values.encryption import MAKE_ONE
 
-SHORTEST_SECRET = 32
+MIN_SECRET = 32
 AUDIT = "auditlog.middleware.AuditContextMiddleware"
 AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
 
 
 @register("beatkeeper")
 def check_settings(app_configs: Any, **_: Any) -> list[CheckMessage]:
-    return [
-        *_secret_key(),
-        *_encryption_keys(),
-        *_debug(),
-        *_hosts(),
-        *_cookies(),
-        *_audit(),
-        *_transactions(),
-    ]
+    return [*_keys(), *_hosts(), *_requests()]
 
 
-def _secret_key() -> Iterator[CheckMessage]:
+def _keys() -> Iterator[CheckMessage]:
     key = settings.SECRET_KEY
-    if len(key) < SHORTEST_SECRET or len(set(key)) < 8 or key.startswith("django-insecure"):
+    if len(key) < MIN_SECRET or len(set(key)) < 8 or key.startswith("django-insecure"):
         yield Caution(
             f"SECRET_KEY is too easy to guess: {len(key)} characters, {len(set(key))} different ones.",
             hint="Sessions are signed with it. Make one: "
             "python -c 'import secrets; print(secrets.token_urlsafe(50))'",
             id="beatkeeper.W003",
         )
-
-
-def _encryption_keys() -> Iterator[CheckMessage]:
     if not settings.ENCRYPTION_KEYS:
         yield Caution(
             "ENCRYPTION_KEYS is not set: no tenant can keep a secret, and no run that needs one can start.",
@@ -48,25 +37,19 @@ def _encryption_keys() -> Iterator[CheckMessage]:
         )
 
 
-def _debug() -> Iterator[CheckMessage]:
+def _hosts() -> Iterator[CheckMessage]:
     if settings.DEBUG and any(not _is_local(host) for host in settings.ALLOWED_HOSTS):
         yield Caution(
             "BEATKEEPER_DEBUG is on while others can reach this host: every error page shows settings and code.",
             hint="Set BEATKEEPER_DEBUG=0, or BEATKEEPER_ALLOWED_HOSTS to localhost alone.",
             id="beatkeeper.W004",
         )
-
-
-def _hosts() -> Iterator[CheckMessage]:
     if "*" in settings.ALLOWED_HOSTS:
         yield Caution(
             "BEATKEEPER_ALLOWED_HOSTS is *: links in answers follow whatever Host a caller sends.",
             hint="Name the hosts under which you serve it.",
             id="beatkeeper.W001",
         )
-
-
-def _cookies() -> Iterator[CheckMessage]:
     named = [host for host in settings.ALLOWED_HOSTS if host != "*" and not _is_local(host)]
     if named and not settings.SESSION_COOKIE_SECURE:
         yield Caution(
@@ -76,7 +59,7 @@ def _cookies() -> Iterator[CheckMessage]:
         )
 
 
-def _audit() -> Iterator[CheckMessage]:
+def _requests() -> Iterator[CheckMessage]:
     order = list(settings.MIDDLEWARE)
     if AUDIT not in order or AUTHENTICATION not in order or order.index(AUDIT) < order.index(AUTHENTICATION):
         yield Error(
@@ -84,9 +67,6 @@ def _audit() -> Iterator[CheckMessage]:
             hint="Put it directly after it in MIDDLEWARE.",
             id="beatkeeper.E001",
         )
-
-
-def _transactions() -> Iterator[CheckMessage]:
     if any(database.get("ATOMIC_REQUESTS") for database in settings.DATABASES.values()):
         yield Error(
             "ATOMIC_REQUESTS is on: a job's clock would stay locked while its answer is sent.",

@@ -7,4 +7,9 @@ class RunsConfig(AppConfig):
     verbose_name = "Runs"
 
     def ready(self) -> None:
-        from runs import held_back, listeners  # noqa: F401 - connects them
+        from jobs import hooks
+        from runs import events
+        from runs.job_hooks import RunHooks
+
+        hooks.register(RunHooks())
+        events.listen(events.log_event)

@@ -1,10 +1,10 @@
-"""The scheduler, run by the standard `celery beat -S runs.beat:PartitionedScheduler`. Any number may run.
+"""Run the scheduler by the standard `celery beat -S runs.beat:PartitionedScheduler`. Any number may run.
 
-tick() only supervises: triggering, dispatch and rescue are loops with a thread and a lock session each, so a
-blocked broker or a slow pass of one never holds up the others. A fourth tells people how the three are doing.
+tick() only supervises: trigger, dispatch and recovery are loops with a thread and a lock session each, so a blocked
+broker or a slow pass of one never holds up the others. A fourth loop writes the status of the others.
 
-Another serves django-celery-beat's rows, where the settings name their database. Started for an application that
-does not have the platform installed (celery -A theirs beat), it is the only one.
+Another loop serves django-celery-beat's rows, where the settings name their database. Started for an application that
+does not have the platform installed (celery -A project beat), it is the only one.
 """
 
 import atexit
@@ -21,13 +21,13 @@ from django.conf import settings
 from django.db import close_old_connections
 
 from runs.celery_beat import source
-from runs.celery_beat.courier import Courier
-from runs.celery_beat.serving import Serving
-from runs.loops import Loop
-from runs.slices import LockSession, TransactionPooler, refuse_transaction_pooler
+from runs.celery_beat.loop import CeleryBeatLoop
+from runs.celery_beat.publisher import CeleryPublisher
+from runs.scheduler.loop import Loop
+from runs.scheduler.partitions.lock_session import LockSession, TransactionPooler, refuse_transaction_pooler
 
 if TYPE_CHECKING:
-    from runs.publish import Publishers
+    from runs.scheduler.broker.publisher import Publishers
 
 logger = logging.getLogger(__name__)
 
@@ -36,15 +36,17 @@ FAREWELL_SECONDS = 2.0
 
 
 class PartitionedScheduler(Scheduler):
-    """celery beat builds it twice, closes it from a signal handler, and dies of an exception from tick()."""
+    """Celery beat builds it twice, closes it from a signal handler, and dies of an exception from tick()."""
 
-    # Of the platform; where that is not installed there are none.
+    # Set only where the platform is installed.
     publishers: "Publishers"
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.loops: list[Loop] = []
         if _platform_is_installed():
-            self.publishers = _no_publishers()
+            from runs.scheduler.broker.publisher import Publishers
+
+            self.publishers = Publishers({})
         self._write_entries: Callable[[], None] | None = None
         super().__init__(*args, **kwargs)
 
@@ -72,7 +74,7 @@ class PartitionedScheduler(Scheduler):
         return TICK_SECONDS
 
     def _enter_entries(self) -> None:
-        """Of the application's own code, once; while its database is away it is tried again."""
+        """Write the entries of the application's own code, once; while its database is away, try again."""
         if self._write_entries is None:
             return
         try:
@@ -84,17 +86,17 @@ class PartitionedScheduler(Scheduler):
             close_old_connections()
 
     def sync(self) -> None:
-        """Nothing is kept in memory that would have to be written."""
+        """Do nothing: nothing is kept in memory that would have to be written."""
 
     def close(self) -> None:
-        """Sets flags and nothing else: it is called twice, once from a signal handler in the middle of a tick."""
+        """Set flags and nothing else: it is called twice, once from a signal handler in the middle of a tick."""
         for loop in self.loops:
             loop.stopping = True
         if _platform_is_installed():
             self.publishers.stop()
 
     def _say_farewell(self) -> None:
-        """Lets the passes under way come to their end; what does not is rolled back by PostgreSQL."""
+        """Let the passes under way finish; PostgreSQL rolls back those that do not."""
         self.close()
         end = time.monotonic() + FAREWELL_SECONDS
         for loop in self.loops:
@@ -112,12 +114,12 @@ class PartitionedScheduler(Scheduler):
 
 
 def _platform_is_installed() -> bool:
-    """Or this is somebody else's application, which has our code and not our apps."""
+    """Return whether our apps are installed; otherwise a host project has our code alone."""
     return bool(apps.ready and apps.is_installed("runs"))
 
 
 def _served(app: Celery) -> source.Source | None:
-    """A mistake of the settings is told in a sentence."""
+    """Return whose periodic tasks are served, or end with a sentence about the mistake in the settings."""
     if _platform_is_installed():
         return source.of_platform()
     try:
@@ -129,50 +131,52 @@ def _served(app: Celery) -> source.Source | None:
 def _serving_loop(served: source.Source) -> Loop:
     _refuse_transaction_pooler(served.dsn)
 
-    def begin(session: LockSession) -> Serving:
-        return Serving(session, served, Courier(served.app, served.knows_queues))
+    def begin(session: LockSession) -> CeleryBeatLoop:
+        return CeleryBeatLoop(session, served, CeleryPublisher(served.app, served.knows_queues))
 
     return Loop("celery-beat", served.dsn, begin)
 
 
-def _no_publishers() -> "Publishers":
-    from runs.publish import Publishers
-
-    return Publishers({})
-
-
 def _platform_loops(also: Sequence[Loop]) -> tuple[list[Loop], "Publishers"]:
-    """Imported here: they need the platform's apps."""
-    from runs.brokers import known_brokers
-    from runs.catch_up import MOST_JOBS
-    from runs.pace import Pace
-    from runs.passes import TRIGGER_BATCH, Dispatching, Rescuing, Triggering
-    from runs.presence import Presence, Telling
-    from runs.publish import Publishers
-    from runs.rescue import RescueMemory
+    """Make the platform's loops. Their modules are imported here, because they need the platform's apps."""
+    from runs.scheduler.broker.config import known_brokers
+    from runs.scheduler.broker.publisher import Publishers
+    from runs.scheduler.catch_up.catch_up import MAX_JOBS
+    from runs.scheduler.dispatch_loop import DispatchLoop
+    from runs.scheduler.observer import PassObserver, PassTotals, log_pass
+    from runs.scheduler.partitions.batch_size import BatchSize
+    from runs.scheduler.recovery.recover import RecoveryMemory
+    from runs.scheduler.recovery_loop import RecoveryLoop
+    from runs.scheduler.status import SchedulerStatus, StatusLoop
+    from runs.scheduler.trigger_loop import TRIGGER_BATCH, TriggerLoop
 
     dsn = settings.DATABASE_DIRECT_URL
     _refuse_transaction_pooler(dsn)
     publishers = Publishers(known_brokers())
-    memory, pace = RescueMemory(), Pace("trigger", TRIGGER_BATCH)
-    catch_up_pace = Pace("catch-up", MOST_JOBS)
+    # Kept from session to session: a loop that loses its session goes on with what it has learned.
+    memory, batch = RecoveryMemory(), BatchSize("trigger", TRIGGER_BATCH)
+    catch_up_batch = BatchSize("catch-up", MAX_JOBS)
+    totals = PassTotals()
+    observers: list[PassObserver] = [totals, log_pass]
 
-    def triggering(session: LockSession) -> Triggering:
-        work = Triggering(session, pace, dispatch.hurry)
-        work.catch_up_pace = catch_up_pace
-        return work
+    def begin_trigger(session: LockSession) -> TriggerLoop:
+        return TriggerLoop(session, batch, dispatch.wake, catch_up_batch)
 
-    dispatch = Loop("dispatch", dsn, lambda session: Dispatching(session, publishers))
-    trigger = Loop("trigger", dsn, triggering)
-    rescue = Loop("rescue", dsn, lambda session: Rescuing(session, memory, dispatch.hurry))
-    presence = Presence([trigger, dispatch, rescue, *also])
-    telling = Loop("presence", dsn, lambda session: Telling(session, presence))
-    return [trigger, dispatch, rescue, *also, telling], publishers
+    dispatch = Loop("dispatch", dsn, lambda session: DispatchLoop(session, publishers), observers)
+    trigger = Loop("trigger", dsn, begin_trigger, observers)
+    recovery = Loop("recovery", dsn, lambda session: RecoveryLoop(session, memory, dispatch.wake), observers)
+    for loop in also:
+        loop.observers = observers
+    status = SchedulerStatus([trigger, dispatch, recovery, *also], totals)
+    presence = Loop("presence", dsn, lambda session: StatusLoop(session, status))
+    return [trigger, dispatch, recovery, *also, presence], publishers
 
 
 def _refuse_transaction_pooler(dsn: str) -> None:
-    """A mistake of the settings is told in a sentence. A database that is away is none: the loops wait for it, and
-    look at their sessions themselves."""
+    """End with a sentence if the settings lead through a transaction pooler.
+
+    A database that is away is no mistake: the loops wait for it, and check their sessions themselves.
+    """
     try:
         refuse_transaction_pooler(dsn)
     except TransactionPooler as mistake:

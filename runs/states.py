@@ -1,10 +1,10 @@
-"""The states of a run and the moves between them: the one table the code reads and the database enforces."""
+"""States of a run and the moves between them, in the one table that the code reads and the database enforces."""
 
 from django.db import models
 
 
 class LiveState(models.TextChoices):
-    """Of a LiveRun: a run without an outcome."""
+    """A state of a run without an outcome."""
 
     DELAYED = "delayed"
     READY = "ready"
@@ -15,7 +15,7 @@ class LiveState(models.TextChoices):
 
 
 class FinalState(models.TextChoices):
-    """Of a Run: final is final. A retry of a finished run is a new run that points to it."""
+    """An outcome of a run. It never changes: a retry of a finished run is a new run that points to it."""
 
     SUCCEEDED = "succeeded"
     DEAD = "dead"
@@ -50,15 +50,24 @@ FINAL_MOVES: dict[FinalState, frozenset[str]] = {
 
 
 def live_moves_sql() -> str:
-    """`(old, new)` pairs for the trigger on beatkeeper_live_run."""
+    """Return `(old, new)` pairs for the trigger on beatkeeper_live_run."""
     pairs = sorted((old, new) for old, news in LIVE_MOVES.items() for new in news)
     return ", ".join(f"('{old}', '{new}')" for old, new in pairs)
 
 
 def final_moves_sql() -> str:
-    """The condition that ties an outcome to the state it came from."""
+    """Return the condition that ties an outcome to the state it came from."""
     lines = []
     for final, origins in FINAL_MOVES.items():
         listed = ", ".join(f"'{origin}'" for origin in sorted(origins))
         lines.append(f"(state = '{final}' AND ended_from IN ({listed}))")
     return "state IS NULL OR " + " OR ".join(sorted(lines))
+
+
+class FiringState(models.TextChoices):
+    CLAIMED = "claimed"
+    PUBLISHING = "publishing"
+    SENT = "sent"
+    # Its scheduler died while publishing; whether it arrived, is unknown.
+    UNKNOWN = "unknown"
+    REFUSED = "refused"

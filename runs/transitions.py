@@ -1,134 +1,129 @@
-"""Every write of a state that the platform makes; the worker's own are in scheduler_project/sdk/ledger.sql.
+"""Move runs from state to state: every such write of the platform. The worker's own are in its ledger.
 
-Each is one guarded statement. A row that does not come back was moved by somebody else first, which is a normal
-answer. Callers that need gates lock them before; rows are locked by id, and those of others are left alone.
+Each is one guarded statement. A row that does not come back was moved by another process first, which is a normal
+answer. Callers that need gates lock them before; rows are locked by id, and rows locked by others are skipped.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
-from runs.queries import Connection, array, change, quoted, rows
+from runs.sql import Connection, array, change, quoted, rows
+from runs.states import FinalState, LiveState
 from scheduler_project.sdk.ids import attempt_id
-
-CONCURRENCY = "concurrency"
-# Waits for the other scheduled runs of its job.
-OVERLAP = "overlap"
-# The breaker of its job is open, or half open and another run is the probe.
-BREAKER = "breaker"
-RETRY_BUDGET = "retry budget"
-PAUSED = "paused"
-BLACKOUT = "blackout"
-UNKNOWN_TARGET = "no worker knows the target"
-NOT_ALLOWED = "not allowed in the pool"
-NOT_EXPORTED = "not exported"
+from scheduler_project.sdk.ledger.postgres import OUTCOMES
+from scheduler_project.sdk.outcomes import CANCELLED, WORKER_LOST
 
 
 def mark_queued(connection: Connection, ctids: Sequence[str]) -> int:
-    """Of rows that `best_ready` locked in this transaction, by where they lie."""
-    if not ctids:
-        return 0
-    return change(connection, "mark_queued", {"ctids": array(ctids, quoted)})
+    """Mark rows that `next_ready` locked in this transaction as queued, by their position in the table."""
+    return change(connection, "mark_queued", {"ctids": array(ctids, quoted)}) if ctids else 0
 
 
 def mark_blocked(connection: Connection, reasons: Mapping[str, str]) -> int:
-    """Of rows that `best_ready` locked in this transaction, by where they lie."""
-    if not reasons:
-        return 0
+    """Block rows that `next_ready` locked in this transaction, by their position in the table."""
     values = {"ctids": array(reasons, quoted), "reasons": list(reasons.values())}
-    return change(connection, "mark_blocked", values)
+    return change(connection, "mark_blocked", values) if reasons else 0
 
 
 class Recalled(NamedTuple):
     tenant_id: int
     runs: int
-    # Handed over since midnight.
+    # Marked as queued since midnight.
     of_today: int
 
 
 def recall(
     connection: Connection, pool: int, counts: Mapping[int, int], midnight: datetime, most: int
 ) -> list[Recalled]:
-    """By tenant so many of the queued runs that nobody has claimed, the least urgent."""
+    """Take back the least urgent of a queue's runs that no worker has claimed, so many of each tenant."""
     if not counts:
         return []
-    lanes = {"tenants": list(counts), "counts": list(counts.values())}
-    values = {"pool": pool, "midnight": midnight, "most": most, **lanes}
+    queues = {"tenants": list(counts), "counts": list(counts.values())}
+    values = {"pool": pool, "midnight": midnight, "most": most, **queues}
     return [Recalled(*row) for row in rows(connection, "recall", values)]
 
 
 @dataclass(frozen=True)
 class Cancelled:
     ended: list[UUID]
-    # Running: the worker is told with its next heartbeat, and the report ends the run.
-    asked: list[UUID]
+    # Running: the worker learns it with its next heartbeat, and its report ends the run.
+    requested: list[UUID]
 
 
 def cancel_live_runs(
     connection: Connection, ids: Sequence[UUID], reason: str, *, terminate: bool = False
 ) -> Cancelled:
-    """Of these runs those that are unfinished. An id in neither list had ended before."""
+    """Cancel unfinished runs, in the caller's transaction. An id in neither list had ended before."""
     if not ids:
         return Cancelled([], [])
     values = {"ids": list(ids), "reason": reason, "hard": terminate, "first": min(ids), "last": max(ids)}
     found = rows(connection, "cancel_live_runs", values)
-    _note_cancelled_calls(connection, {run: call for run, _, call in found if call}, reason)
-    return Cancelled([run for run, ended, _ in found if ended], [run for run, ended, _ in found if not ended])
-
-
-def _note_cancelled_calls(connection: Connection, calls: Mapping[UUID, str], reason: str) -> None:
-    """Nobody works on a run that waits for its callback, so nobody else would write down that attempt."""
-    if calls:
-        values = {
-            "attempt_ids": [attempt_id(run, json.loads(call)["claim_seq"]) for run, call in calls.items()],
-            "calls": list(calls.values()),
-            "reason": reason,
-        }
-        change(connection, "note_cancelled_calls", values)
+    # No worker has a run that waits for its callback, so its attempt ends here, with the row still locked.
+    waiting = [
+        EndedAttempt(run, seq, worker, FinalState.CANCELLED, callback_digest=digest)
+        for run, state, seq, worker, digest in found
+        if state == LiveState.WAITING_CALLBACK
+    ]
+    _end_attempts(connection, waiting, CANCELLED, "The run was cancelled.")
+    requested = [run for run, state, *_ in found if state == LiveState.RUNNING]
+    return Cancelled([run for run, *_ in found if run not in set(requested)], requested)
 
 
 def promote_delayed(connection: Connection, now: datetime, most: int) -> int:
     return change(connection, "promote_delayed", {"now": now, "most": most})
 
 
-class LostAttempt(NamedTuple):
+class EndedAttempt(NamedTuple):
+    """An attempt that its worker did not report: by its claim, and what becomes of the run."""
+
     run_id: UUID
     claim_seq: int
+    worker: UUID
     next_state: str
-    delay: float
+    delay: float = 0.0
+    callback_digest: str | None = None
 
 
-def lose_attempts(connection: Connection, lost: Sequence[LostAttempt], line: str) -> dict[UUID, str]:
-    """The states the runs got; one that is missing had its claim ended by somebody else."""
-    if not lost:
+def fail_lost_attempts(connection: Connection, lost: Sequence[EndedAttempt], line: str) -> dict[UUID, str]:
+    """Return the states of the runs. One that is missing had its claim ended by another process."""
+    return _end_attempts(connection, lost, WORKER_LOST, line)
+
+
+def _end_attempts(
+    connection: Connection, ended: Sequence[EndedAttempt], error_class: str, line: str
+) -> dict[UUID, str]:
+    if not ended:
         return {}
-    ids = [one.run_id for one in lost]
+    runs = {attempt_id(one.run_id, one.claim_seq): one.run_id for one in ended}
+    absent = ("results", "exit_codes", "log_offsets", "log_lengths", "next_inputs", "callback_contents")
     values = {
-        "ids": ids,
-        "seqs": [one.claim_seq for one in lost],
-        "attempt_ids": [attempt_id(one.run_id, one.claim_seq) for one in lost],
-        "states": [one.next_state for one in lost],
-        "delays": [one.delay for one in lost],
-        "line": line,
-        "first": min(ids),
-        "last": max(ids),
+        **dict.fromkeys(absent, [None] * len(ended)),
+        **dict.fromkeys(("error_types", "fingerprints", "log_objects"), [""] * len(ended)),
+        "run_ids": list(runs.values()),
+        "claim_seqs": [one.claim_seq for one in ended],
+        "workers": [one.worker for one in ended],
+        "attempt_ids": list(runs),
+        "next_states": [one.next_state for one in ended],
+        "delays": [one.delay for one in ended],
+        "outcomes": [OUTCOMES[error_class]] * len(ended),
+        "error_classes": [error_class] * len(ended),
+        "error_lines": [line] * len(ended),
+        "callback_digests": [one.callback_digest for one in ended],
     }
-    return dict(rows(connection, "lose_attempts", values))
+    return {runs[attempt]: state for attempt, state, _gated in rows(connection, "end_attempts", values)}
 
 
 def release_gated(connection: Connection, jobs: Sequence[UUID]) -> int:
-    """Dispatch counts again under the gate, so releasing too many here costs a look and nothing else."""
-    return change(connection, "release_gated", {"jobs": jobs}) if jobs else 0
+    """Release what the limits have room for. Dispatch counts again under the gate: one too many costs a look."""
+    return change(connection, "release_gated", {"jobs": list(jobs)}) if jobs else 0
 
 
-def release_unstopped(
-    connection: Connection, jobs: Sequence[UUID], reason: str, now: datetime, most: int
-) -> int:
+def release_held(connection: Connection, jobs: Sequence[UUID], reason: str, now: datetime, most: int) -> int:
     values = {"jobs": jobs, "reason": reason, "now": now, "most": most}
-    return change(connection, "release_unstopped", values) if jobs else 0
+    return change(connection, "release_held", values) if jobs else 0
 
 
 def release_permitted(connection: Connection, jobs: Sequence[UUID], reason: str, most: int) -> int:
@@ -137,7 +132,7 @@ def release_permitted(connection: Connection, jobs: Sequence[UUID], reason: str,
 
 
 def release_waiting(connection: Connection, jobs: Sequence[UUID]) -> int:
-    """Of each of these jobs at most one that waits for the others: when none is left. The gates are ours."""
+    """Release one run of each job whose other planned runs have ended. The caller holds the gates."""
     return len(rows(connection, "release_waiting", {"jobs": list(jobs)})) if jobs else 0
 
 
@@ -146,12 +141,12 @@ def release_all_waiting(connection: Connection, job: UUID) -> int:
 
 
 def release_next(connection: Connection, jobs: Sequence[UUID]) -> int:
-    """What the ended runs of these jobs made room for. The gates are ours."""
+    """Release what the ended runs of these jobs made room for. The caller holds the gates."""
     return release_gated(connection, jobs) + release_waiting(connection, jobs)
 
 
 def note_failure(connection: Connection, job: UUID, run: UUID) -> None:
-    """Tells the breaker of a job, if it has one, of an attempt that was lost. The gate is ours."""
+    """Count a lost attempt in the breaker of its job, if it has one. The caller holds the gate."""
     rows(connection, "note_breaker", {"job_id": job, "run_id": run, "failed": True})
 
 
@@ -160,7 +155,7 @@ def begin_probes(connection: Connection, jobs: Sequence[UUID], now: datetime) ->
 
 
 def release_broken(connection: Connection, jobs: Sequence[UUID], most: int) -> int:
-    """Of jobs whose breaker is closed or gone. The gates are ours."""
+    """Release runs of jobs whose breaker is closed or gone. The caller holds the gates."""
     return change(connection, "release_broken", {"jobs": list(jobs), "most": most}) if jobs else 0
 
 

@@ -1,4 +1,4 @@
-"""The Celery app of the platform: routing and acks are said here, once."""
+"""The Celery app of the platform, with its routing and acknowledgements."""
 
 import os
 
@@ -7,14 +7,15 @@ from celery import Celery
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "scheduler_project.settings")
 
 from django.conf import settings  # noqa: E402 - needs the name of the settings
+from django.utils.module_loading import import_string  # noqa: E402
 
-from runs.targets import command, http  # noqa: E402
+from jobs.spec.targets import KINDS  # noqa: E402
 from scheduler_project.sdk.app import Beatkeeper  # noqa: E402
-from scheduler_project.sdk.broker_tls import CheckedAMQP  # noqa: E402
+from scheduler_project.sdk.transport.broker_tls import CheckedAMQP  # noqa: E402
 
 app = Celery("scheduler_project", amqp=CheckedAMQP)
 app.conf.update(
-    imports=["runs.demo_tasks"],
+    imports=["scheduler_project.standalone.demo_tasks"],
     # Without a broker workers are fed by their heartbeats, and nothing is ever published (promise 5).
     broker_url=settings.CELERY_BROKER_URL or "memory://",
     broker_connection_retry_on_startup=True,
@@ -43,5 +44,5 @@ keeper = Beatkeeper(
     beat_seconds=settings.BEAT_SECONDS,
     margin_seconds=settings.FENCE_MARGIN_SECONDS,
     spool_folder=settings.SPOOL_DIR,
-    executors={"http": http.execute, "command": command.execute},
+    executors={kind.name: import_string(kind.executor) for kind in KINDS.values() if kind.executor},
 )

@@ -1,9 +1,9 @@
-"""Typed readers of the environment. A value that makes no sense is refused by the name of its variable."""
+"""Read the environment, typed. An invalid value is refused by the name of its variable."""
 
 import json
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -11,7 +11,8 @@ import psycopg
 from django.core.exceptions import ImproperlyConfigured
 from psycopg.conninfo import conninfo_to_dict
 
-from scheduler_project.sdk import broker_tls, secret_box
+from scheduler_project.sdk.secret_values import encryption as secret_box
+from scheduler_project.sdk.transport import broker_tls
 
 TRUE = {"1", "true", "yes", "on"}
 FALSE = {"0", "false", "no", "off", ""}
@@ -26,49 +27,41 @@ def text(name: str, default: str = "") -> str:
 
 
 def boolean(name: str, default: bool) -> bool:
-    value = os.environ.get(name)
-    if value is None:
-        return default
-    if value.strip().lower() in TRUE:
-        return True
-    if value.strip().lower() in FALSE:
-        return False
+    value = os.environ.get(name, str(default))
+    if value.strip().lower() in TRUE | FALSE:
+        return value.strip().lower() in TRUE
     raise ImproperlyConfigured(f"{name}={value!r} is neither yes nor no: use 1 or 0")
 
 
 def integer(name: str, default: int, minimum: int, maximum: int) -> int:
-    value = text(name, str(default))
-    try:
-        number = int(value)
-    except ValueError:
-        raise ImproperlyConfigured(f"{name}={value!r} is not a whole number") from None
-    return int(_within(name, number, minimum, maximum))
+    return int(_within(name, default, minimum, maximum, int, "a whole number"))
 
 
 def number(name: str, default: float, minimum: float, maximum: float) -> float:
+    return _within(name, default, minimum, maximum, float, "a number")
+
+
+def _within(
+    name: str, default: float, minimum: float, maximum: float, read: Callable[[str], float], kind: str
+) -> float:
     value = text(name, str(default))
     try:
-        found = float(value)
+        found = read(value)
     except ValueError:
-        raise ImproperlyConfigured(f"{name}={value!r} is not a number") from None
-    return _within(name, found, minimum, maximum)
-
-
-def _within(name: str, number: float, minimum: float, maximum: float) -> float:
-    if not minimum <= number <= maximum:
-        raise ImproperlyConfigured(f"{name}={number:g} is outside {minimum:g} to {maximum:g}")
-    return number
+        raise ImproperlyConfigured(f"{name}={value!r} is not {kind}") from None
+    if not minimum <= found <= maximum:
+        raise ImproperlyConfigured(f"{name}={found:g} is outside {minimum:g} to {maximum:g}")
+    return found
 
 
 def numbers(name: str, defaults: Mapping[str, int]) -> dict[str, int]:
-    """`name=5 other=0`: those that differ from the defaults."""
+    """Read numbers by name, as in `name=5 other=0`; names left out keep their defaults."""
     found = dict(defaults)
     for word in text(name).split():
         key, equals, value = word.partition("=")
         if key not in defaults or not equals:
-            raise ImproperlyConfigured(
-                f"{name}: {word!r} is not one of {', '.join(f'{k}=…' for k in defaults)}"
-            )
+            known = ", ".join(f"{key}=…" for key in defaults)
+            raise ImproperlyConfigured(f"{name}: {word!r} is not one of {known}")
         if not (value.isascii() and value.isdecimal() and len(value) < 12):
             raise ImproperlyConfigured(f"{name}: {word!r} has no whole number behind its =")
         found[key] = int(value)
@@ -94,7 +87,7 @@ def names(name: str, default: str = "") -> list[str]:
 
 
 def folders(name: str, project: str = "", private: Mapping[str, str] = MappingProxyType({})) -> list[str]:
-    """Whole paths. None holds the project, and none has anything in common with what is private, path by name."""
+    """Read absolute paths. None may contain the project or overlap a private folder."""
     found = names(name)
     for folder in found:
         if os.path.realpath(folder) == "/":
@@ -113,17 +106,15 @@ def folders(name: str, project: str = "", private: Mapping[str, str] = MappingPr
 
 
 def _holds(folder: str, other: str) -> bool:
-    """By what it is called, too: a link may be replaced by a folder."""
+    """Compare paths also by name: a link may be replaced by a folder."""
     if not (folder and other):
         return False
-    real = os.path.realpath(folder)
-    return any(
-        os.path.commonpath([real, path]) == real for path in (os.path.abspath(other), os.path.realpath(other))
-    )
+    real, others = os.path.realpath(folder), (os.path.abspath(other), os.path.realpath(other))
+    return any(os.path.commonpath([real, path]) == real for path in others)
 
 
 def url(name: str, default: str, schemes: Sequence[str]) -> str:
-    """The URL itself may hold a password, so a refusal quotes the scheme only."""
+    """Read a URL. It may hold a password, so a refusal quotes the scheme only."""
     value = text(name, default)
     if not value:
         return ""
@@ -135,7 +126,7 @@ def url(name: str, default: str, schemes: Sequence[str]) -> str:
 
 
 def postgres_url(name: str, default: str) -> str:
-    """What libpq cannot read it quotes into the log, passwords and all; so it is refused before libpq sees it."""
+    """Refuse a database URL that libpq cannot read: libpq would quote it into the log with its password."""
     value = url(name, default, ("postgresql", "postgres"))
     if value and not _is_readable(value):
         raise ImproperlyConfigured(
@@ -157,7 +148,7 @@ def _is_readable(value: str) -> bool:
 
 
 def broker_url(name: str, value: str) -> str:
-    """One, or those of a cluster with `;` between them. Refused without quoting it: it may hold a password."""
+    """Read a broker URL, or those of a cluster separated by `;`. A refusal does not quote them: they hold passwords."""
     for address in filter(None, value.split(";")):
         scheme, _, rest = address.partition("://")
         if scheme not in BROKER_SCHEMES:
@@ -180,13 +171,12 @@ def _check_options(name: str, query: str) -> None:
         raise ImproperlyConfigured(f"{name}: {broker_tls.UNCHECKED}")
     if not options.keys() <= {*BROKER_OPTIONS}:
         # Not quoted: it may be half of a password.
-        raise ImproperlyConfigured(
-            f"{name} has something behind its ? that is none of {', '.join(BROKER_OPTIONS)}"
-        )
+        known = ", ".join(BROKER_OPTIONS)
+        raise ImproperlyConfigured(f"{name} has something behind its ? that is none of {known}")
 
 
 def brokers(name: str) -> dict[str, str]:
-    """URLs by name, from JSON or from NAME=url pairs with spaces between them."""
+    """Read URLs by name, from JSON or from NAME=url pairs separated by spaces."""
     found = {}
     for broker, value in _named(name):
         if not BROKER_NAME.fullmatch(broker):
@@ -218,7 +208,7 @@ def _named(name: str) -> list[tuple[str, str]]:
 
 
 def queue_types(name: str, brokers: Collection[str]) -> dict[str, str]:
-    """`quorum`, or `classic payments=quorum`: a word for all brokers, and those that differ."""
+    """Read a word for all brokers and those that differ, as in `quorum` or `classic payments=quorum`."""
     types = {"": QUEUE_TYPES[0]}
     for part in text(name).split():
         broker, equals, queue_type = part.rpartition("=")
@@ -231,7 +221,7 @@ def queue_types(name: str, brokers: Collection[str]) -> dict[str, str]:
 
 
 def encryption_keys(name: str) -> list[str]:
-    """Refused by the place in the list: a key is never quoted."""
+    """Read encryption keys. A refusal names the place in the list: a key is never quoted."""
     try:
         return secret_box.read_keys(text(name))
     except ValueError as error:
@@ -239,12 +229,11 @@ def encryption_keys(name: str) -> list[str]:
 
 
 def database(name: str) -> dict[str, object] | None:
-    """A Django database from a postgresql:// URL; `host` and other options may stand in the query."""
+    """Return Django's database settings for a postgresql:// URL; its query may hold `host` and other options."""
     value = postgres_url(name, "")
     if not value:
         return None
     parts = urlsplit(value)
-    port = parts.port
     options = dict(parse_qsl(parts.query))
     database_name = unquote(parts.path.lstrip("/"))
     if not database_name:
@@ -255,6 +244,6 @@ def database(name: str) -> dict[str, object] | None:
         "USER": unquote(parts.username or ""),
         "PASSWORD": unquote(parts.password or ""),
         "HOST": options.pop("host", "") or unquote(parts.hostname or ""),
-        "PORT": options.pop("port", "") or str(port or ""),
+        "PORT": options.pop("port", "") or str(parts.port or ""),
         "OPTIONS": options,
     }

@@ -1,13 +1,15 @@
-"""Settings. Everything that differs between installations comes from the environment (docs/settings.md)."""
+"""Settings. Everything that differs between installations comes from the environment (docs/reference/settings.md)."""
 
 import os
 from pathlib import Path
 
 from django.core.exceptions import ImproperlyConfigured
+from django.templatetags.static import static
 
 from scheduler_project import env
-from scheduler_project.sdk.broker_tls import with_ca
-from scheduler_project.sdk.log_store import folder_of
+from scheduler_project.sdk.logs.store import SCHEMES as LOG_STORE_SCHEMES
+from scheduler_project.sdk.logs.store import folder_of
+from scheduler_project.sdk.transport.broker_tls import with_ca
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
@@ -45,7 +47,7 @@ BROKERS = {name: with_ca(url, BROKER_CA_FILE) for name, url in env.brokers("BEAT
 # RabbitMQ's management API, with an administrator's login: `manage.py broker_user` makes users there.
 BROKER_API_URL = env.url("BEATKEEPER_BROKER_API_URL", "", ("https", "http"))
 QUEUE_TYPES = env.queue_types("BEATKEEPER_QUEUE_TYPE", BROKERS)
-# Another code base's django-celery-beat, if its rows are to be served (docs/celery-beat.md).
+# Another code base's django-celery-beat, if its rows are to be served (docs/how-to/celery-beat.md).
 CELERY_BEAT_URL = env.postgres_url("BEATKEEPER_CELERY_BEAT_URL", "")
 CELERY_BEAT_BROKER_URL = (
     with_ca(env.text("BEATKEEPER_CELERY_BEAT_BROKER_URL"), BROKER_CA_FILE) or CELERY_BROKER_URL
@@ -63,7 +65,7 @@ if CELERY_BEAT_URL and CELERY_BEAT_URL != DATABASE_URL:
         **(env.database("BEATKEEPER_CELERY_BEAT_URL") or {}),
         "CONN_HEALTH_CHECKS": True,
     }
-LOG_STORE_URL = env.url("LOG_STORE_URL", f"file://{BASE_DIR}/var/logs", ("file",))
+LOG_STORE_URL = env.url("LOG_STORE_URL", f"file://{BASE_DIR}/var/logs", LOG_STORE_SCHEMES)
 
 INSTALLED_APPS = [
     "unfold",
@@ -82,6 +84,7 @@ INSTALLED_APPS = [
     "auditlog.apps.AuditlogConfig",
     "jobs.apps.JobsConfig",
     "runs.apps.RunsConfig",
+    "scheduler_project.apps.ProjectConfig",
 ]
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
@@ -132,12 +135,13 @@ REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": ["jobs.api.authentication.ApiKeyAuthentication"],
     "DEFAULT_PERMISSION_CLASSES": ["jobs.api.authentication.RolePermission"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
-    "DEFAULT_PARSER_CLASSES": ["scheduler_project.api.JsonBody"],
-    "DEFAULT_CONTENT_NEGOTIATION_CLASS": "scheduler_project.api.JsonAlways",
-    "DEFAULT_PAGINATION_CLASS": "scheduler_project.api.NewestFirst",
+    "DEFAULT_PARSER_CLASSES": ["scheduler_project.api.parsers.JsonBody"],
+    "DEFAULT_CONTENT_NEGOTIATION_CLASS": "scheduler_project.api.parsers.JsonAlways",
+    "DEFAULT_PAGINATION_CLASS": "scheduler_project.api.pagination.NewestFirst",
+    "DEFAULT_FILTER_BACKENDS": ["scheduler_project.api.filters.StrictFilterBackend"],
     "URL_FORMAT_OVERRIDE": None,
-    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
-    "EXCEPTION_HANDLER": "scheduler_project.api.problem",
+    "DEFAULT_SCHEMA_CLASS": "jobs.api.openapi.ViewSchema",
+    "EXCEPTION_HANDLER": "scheduler_project.api.problems.problem",
     "UNAUTHENTICATED_USER": None,
 }
 SPECTACULAR_SETTINGS = {
@@ -147,7 +151,9 @@ SPECTACULAR_SETTINGS = {
     "SERVE_INCLUDE_SCHEMA": False,
     "SERVE_AUTHENTICATION": [],
     "SERVE_PERMISSIONS": [],
-    "POSTPROCESSING_HOOKS": ["scheduler_project.openapi.add_components"],
+    "POSTPROCESSING_HOOKS": ["scheduler_project.api.openapi.add_components"],
+    "COMPONENT_SPLIT_PATCH": False,
+    "ENUM_GENERATE_CHOICE_DESCRIPTION": False,
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "SWAGGER_UI_SETTINGS": {"deepLinking": True, "persistAuthorization": True, "docExpansion": "list"},
@@ -157,13 +163,13 @@ UNFOLD = {
     "SITE_HEADER": "Beatkeeper",
     "SITE_SYMBOL": "schedule",
     "SITE_FAVICONS": [
-        {"rel": "icon", "type": "image/svg+xml", "href": "scheduler_project.navigation.favicon"}
+        {"rel": "icon", "type": "image/svg+xml", "href": lambda request: static("jobs/favicon.svg")}
     ],
-    "STYLES": ["scheduler_project.navigation.stylesheet"],
+    "STYLES": [lambda request: static("jobs/admin.css")],
     "SHOW_HISTORY": False,
     "SHOW_VIEW_ON_SITE": False,
-    "DASHBOARD_CALLBACK": "scheduler_project.dashboard.dashboard",
-    "SIDEBAR": {"navigation": "scheduler_project.navigation.navigation"},
+    "DASHBOARD_CALLBACK": "scheduler_project.admin.dashboard.dashboard",
+    "SIDEBAR": {"navigation": "scheduler_project.admin.navigation.navigation"},
 }
 
 # Times that decide who may work on a run. Tests shorten them; they keep their order.
@@ -182,7 +188,7 @@ PARTITIONS_AHEAD_DAYS = env.integer("BEATKEEPER_PARTITIONS_AHEAD_DAYS", 14, 8, 1
 DEDICATED_QUEUES = env.integer("BEATKEEPER_DEDICATED_QUEUES", 200, 1, 10_000)
 MAX_WORKER_LOSSES = env.integer("BEATKEEPER_MAX_WORKER_LOSSES", 3, 1, 100)
 SPOOL_DIR = env.text("BEATKEEPER_SPOOL_DIR", str(BASE_DIR / "var" / "spool"))
-# Where others reach the API: the targets of HTTP jobs, who tell an outcome later, among them.
+# Where others reach the API: among them the targets of HTTP jobs, which report an outcome later.
 PUBLIC_URL = env.url("BEATKEEPER_PUBLIC_URL", "http://127.0.0.1:8000", ("http", "https")).rstrip("/")
 COMMANDS_AS_WORKER = env.boolean("BEATKEEPER_COMMANDS_AS_WORKER", False)
 COMMAND_LIMITS = env.numbers(
@@ -221,7 +227,7 @@ LOGGING = {
 if SENTRY_DSN := env.url("SENTRY_DSN", "", ("https", "http")):
     import sentry_sdk
 
-    from scheduler_project.sdk.masking import masked_event
+    from scheduler_project.sdk.secret_values.masking import masked_event
 
     # A request's body and a frame's variables may hold a tenant's secret; what a run prints is masked. So is what it
     # does, when it does it: an event takes that along after the run has ended.

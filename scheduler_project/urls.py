@@ -3,7 +3,8 @@ from django.urls import URLPattern, URLResolver, include, path, re_path
 from django.views.generic import RedirectView
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
 
-from scheduler_project import health, problem_pages
+from scheduler_project import health
+from scheduler_project.api import error_pages as problem_pages
 
 api_urls: list[URLPattern | URLResolver] = [
     path("", RedirectView.as_view(pattern_name="api-docs")),

@@ -17,21 +17,46 @@ from django.db import connection
 from django.db.backends.postgresql.operations import DatabaseOperations
 from django.test import Client
 
-from tests.leftovers import delete_queues
-from tests.live_api import live_api
-from tests.own_ca import OwnCA
-from tests.private_pgbouncer import PrivatePgbouncer
-from tests.private_postgres import PrivatePostgres
-from tests.private_rabbitmq import PrivateRabbitMQ
-from tests.private_redis import PrivateRedis
-from tests.processes import CHECKOUT, Processes
+from tests.support.certificates import OwnCA
+from tests.support.leftovers import delete_queues
+from tests.support.live_api import live_api
+from tests.support.processes import CHECKOUT, Processes
+from tests.support.servers.pgbouncer import PrivatePgbouncer
+from tests.support.servers.postgres import PrivatePostgres
+from tests.support.servers.rabbitmq import PrivateRabbitMQ
+from tests.support.servers.redis import PrivateRedis
 
 broker_used = pytest.StashKey[bool]()
+# Fixtures that connect to a server or start processes; a test that requests one is no unit test.
+SERVER_FIXTURES = frozenset({"db", "django_db_setup", "broker_url", "processes", "chromium", "stage"})
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--behind-pooler", action="store_true", help="Django's connection leads through a transaction pooler"
+    )
+    parser.addoption(
+        "--no-servers", action="store_true", help="only tests that need no server and start no process"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep what `make unit` runs: tests that ask for no server, by mark, by fixture or by their folder."""
+    if not config.getoption("no_servers"):
+        return
+    kept = [item for item in items if not _needs_server(item)]
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+    items[:] = kept
+
+
+def _needs_server(item: pytest.Item) -> bool:
+    folder = item.path.relative_to(CHECKOUT / "tests").parts[0]
+    fixtures = getattr(item, "fixturenames", ())
+    return (
+        folder in ("system", "benchmarks", "races")
+        or any(item.iter_markers("servers"))
+        or any(item.iter_markers("django_db"))
+        or any(name in SERVER_FIXTURES or name.startswith("private_") for name in fixtures)
     )
 
 
@@ -85,14 +110,14 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
 
 @pytest.fixture(scope="session")
 def broker_url(pytestconfig: pytest.Config) -> str:
-    """A RabbitMQ shared with others: never stop it, and use queue names with our prefix only."""
+    """Name a RabbitMQ shared with others: never stop it, and use names with our prefix only."""
     pytestconfig.stash[broker_used] = True
     return str(project.TEST_BROKER_URL)
 
 
 @pytest.fixture
 def database_url(transactional_db: None) -> str:
-    """The test database as a child process reaches it; it sees what the test commits."""
+    """Name the test database as a child process reaches it; it sees what the test commits."""
     return with_database(os.environ["DATABASE_URL"], str(connection.settings_dict["NAME"]))
 
 
@@ -117,7 +142,7 @@ def _rabbitmq_of_this_session(own_ca: OwnCA) -> Iterator[PrivateRabbitMQ]:
 
 @pytest.fixture
 def private_rabbitmq(_rabbitmq_of_this_session: PrivateRabbitMQ) -> PrivateRabbitMQ:
-    """Running and empty; stop it, kill it, purge it as you like."""
+    """Lend a running, empty RabbitMQ that a test may stop, kill and purge."""
     server = _rabbitmq_of_this_session
     if not server.is_alive():
         server.start()
@@ -127,7 +152,7 @@ def private_rabbitmq(_rabbitmq_of_this_session: PrivateRabbitMQ) -> PrivateRabbi
 
 @pytest.fixture
 def private_redis(tmp_path: Path) -> Iterator[PrivateRedis]:
-    """Running and empty; stop it, fill it as you like."""
+    """Lend a running, empty Redis that a test may stop and fill."""
     folder = tmp_path / "redis"
     folder.mkdir()
     try:
@@ -146,7 +171,7 @@ def _postgres_of_this_session() -> Iterator[PrivatePostgres]:
 
 @pytest.fixture
 def private_postgres(_postgres_of_this_session: PrivatePostgres) -> PrivatePostgres:
-    """Running; stop it, kill it, change its settings as you like."""
+    """Lend a running PostgreSQL that a test may stop, kill and change."""
     server = _postgres_of_this_session
     if not server.is_alive():
         server.start()
@@ -164,7 +189,7 @@ def _migrated_template(_postgres_of_this_session: PrivatePostgres) -> str:
 
 @pytest.fixture
 def private_database_url(private_postgres: PrivatePostgres, _migrated_template: str) -> str:
-    """A new database with our tables in the server that may be stopped."""
+    """Make a new database with our tables in the server that may be stopped."""
     return private_postgres.create_database(template=_migrated_template)
 
 
@@ -178,7 +203,7 @@ def chromium() -> str:
 
 @pytest.fixture
 def pooled_database_url(database_url: str) -> Iterator[str]:
-    """The test database through a transaction pooler of two server connections."""
+    """Lead to the test database through a transaction pooler of two server connections."""
     with PrivatePgbouncer(pgbouncer(), database_url) as pooler:
         yield pooler.url
 
@@ -186,8 +211,8 @@ def pooled_database_url(database_url: str) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def sandbox() -> None:
     """Only where an ordinary user can make one for commands."""
-    from runs.targets.command import why_no_sandbox
-    from tests.runs.ordinary_user import as_ordinary_user
+    from runs.targets.command.isolation import why_no_sandbox
+    from tests.runs.targets.ordinary_user import as_ordinary_user
 
     if why_not := as_ordinary_user(why_no_sandbox):
         pytest.skip(f"no sandbox can be made here: {why_not}")

@@ -1,4 +1,4 @@
-"""Who is asking: a tenant's key. What it may do: its role."""
+"""Authenticate callers of the API as principals, and check their roles."""
 
 from typing import TYPE_CHECKING
 
@@ -9,8 +9,9 @@ from rest_framework.request import Request
 
 from auditlog.context import identify
 from auditlog.models import ActorKind
-from jobs import tenants
-from jobs.models import ApiKey, Role, Tenant
+from jobs.access import api_keys
+from jobs.access.principal import Principal
+from jobs.models import Role, Tenant
 
 if TYPE_CHECKING:
     # The framework's views load this module while they are being loaded themselves.
@@ -19,68 +20,69 @@ if TYPE_CHECKING:
 SCHEME = "Bearer"
 
 
-class KeyHolder:
-    """What DRF calls the user. Nobody in Django's sense: a key belongs to a tenant, not to a person."""
+class BearerAuthentication(BaseAuthentication):
+    """Authenticate by a bearer token. A new way to log in is a subclass that reads its tokens."""
 
-    is_authenticated = True
-    is_active = True
-    pk = None
+    def principal(self, token: str) -> Principal | None:
+        """Return whose token this is, or None to leave it to the next authenticator of the settings."""
+        raise NotImplementedError
 
-    def __init__(self, key: ApiKey) -> None:
-        self.key = key
-        self.tenant = key.tenant
-
-    def __str__(self) -> str:
-        return str(self.key)
-
-
-class ApiKeyAuthentication(BaseAuthentication):
-    def authenticate(self, request: Request) -> tuple[KeyHolder, ApiKey] | None:
+    def authenticate(self, request: Request) -> tuple[Principal, Principal] | None:
         scheme, _, text = request.headers.get("Authorization", "").partition(" ")
         if not scheme:
             return None
         if scheme.lower() != SCHEME.lower() or not text.strip():
             raise AuthenticationFailed("the Authorization header is not `Bearer <key>`")
-        key = tenants.find_key(text.strip())
-        if key is None:
-            raise AuthenticationFailed("the key is wrong, expired or revoked")
-        tenants.note_use(key)
-        identify(ActorKind.KEY, str(key))
-        return KeyHolder(key), key
+        principal = self.principal(text.strip())
+        if principal is None:
+            return None
+        identify(principal.kind, principal.name)
+        return principal, principal
 
     def authenticate_header(self, request: Request) -> str:
         return f'{SCHEME} realm="beatkeeper"'
 
 
+class ApiKeyAuthentication(BearerAuthentication):
+    """Authenticate by a tenant's key. The last authenticator: it refuses what is no valid key."""
+
+    def principal(self, token: str) -> Principal:
+        key = api_keys.find_key(token)
+        if key is None:
+            raise AuthenticationFailed("the key is wrong, expired or revoked")
+        api_keys.note_use(key)
+        return Principal(ActorKind.KEY, str(key.pk), str(key), key.tenant, Role(key.role), key.pool)
+
+
 class RolePermission(BasePermission):
-    """Reading needs the lowest role; a view says in `write_role` what its writing needs."""
+    """Require the lowest role for reading, and the view's `write_role` for writing."""
 
     message = "this needs a key with another role"
 
     def has_permission(self, request: Request, view: "APIView") -> bool:
-        if not isinstance(request.auth, ApiKey):
+        principal = request.auth
+        if not isinstance(principal, Principal):
             return False
-        needed = (
-            Role.VIEWER if request.method in SAFE_METHODS else Role(getattr(view, "write_role", Role.ADMIN))
-        )
-        self.message = f"this needs the role {needed}; the key has {request.auth.role}"
-        return tenants.may(request.auth.role, needed)
+        writing = Role(getattr(view, "write_role", Role.ADMIN))
+        needed = Role.VIEWER if request.method in SAFE_METHODS else writing
+        self.message = f"this needs the role {needed}; the key has {principal.role}"
+        return principal.may(needed)
 
 
 class WorkerPermission(BasePermission):
-    """The worker's protocol: for keys with the role worker, and for them alone."""
+    """Require the role worker: the worker's protocol is for no other."""
 
     message = "this needs a key with the role worker"
 
     def has_permission(self, request: Request, view: "APIView") -> bool:
-        return isinstance(request.auth, ApiKey) and tenants.may(request.auth.role, Role.WORKER)
+        return isinstance(request.auth, Principal) and request.auth.may(Role.WORKER)
 
 
-def key_of(request: Request) -> ApiKey:
-    key = request.auth
-    assert isinstance(key, ApiKey)  # noqa: S101 - RolePermission let nobody else in
-    return key
+def principal_of(request: Request) -> Principal:
+    principal = request.auth
+    assert isinstance(principal, Principal)  # noqa: S101 - the permissions admit nobody else
+    return principal
 
 
 def tenant_of(request: Request) -> Tenant:
-    return key_of(request).tenant
+    return principal_of(request).tenant

@@ -1,27 +1,32 @@
 from django.urls import path
 
-from jobs.api import calendar_views, declaration_views, secret_views, stop_views, time_views, views
+from jobs.api import calendars, declarations, job_status, jobs, occurrences, schedules, secrets, suspensions
+from jobs.models import SuspensionKind
 
 urlpatterns = [
-    path("jobs", views.Jobs.as_view()),
-    path("jobs/<str:job_id>", views.OneJob.as_view()),
-    path("jobs/<str:job_id>/pause", views.PauseJob.as_view()),
-    path("jobs/<str:job_id>/resume", views.ResumeJob.as_view()),
-    path("jobs/<str:job_id>/cancel", views.CancelJob.as_view()),
-    path("jobs/<str:job_id>/preview", time_views.JobPreview.as_view()),
-    path("jobs/<str:job_id>/times", time_views.Times.as_view()),
-    path("jobs/<str:job_id>/times/<str:change_id>", time_views.OneTime.as_view()),
-    path("pauses", stop_views.Pauses.as_view()),
-    path("pauses/<str:stop_id>", stop_views.OnePause.as_view()),
-    path("pauses/<str:stop_id>/lift", stop_views.LiftPause.as_view()),
-    path("blackouts", stop_views.Blackouts.as_view()),
-    path("blackouts/<str:stop_id>", stop_views.OneBlackout.as_view()),
-    path("blackouts/<str:stop_id>/lift", stop_views.LiftBlackout.as_view()),
-    path("calendars", calendar_views.Calendars.as_view()),
-    path("calendars/<str:name>", calendar_views.OneCalendar.as_view()),
-    path("secrets", secret_views.Secrets.as_view()),
-    path("secrets/<str:name>", secret_views.OneSecret.as_view()),
-    path("declarations", declaration_views.Declarations.as_view()),
-    path("worker/declarations", declaration_views.DeclarationsOfWorker.as_view()),
-    path("schedules/preview", views.SchedulePreview.as_view()),
+    path("jobs", jobs.Jobs.as_view()),
+    path("jobs/<str:job_id>", jobs.OneJob.as_view()),
+    path("jobs/<str:job_id>/pause", job_status.PauseJob.as_view()),
+    path("jobs/<str:job_id>/resume", job_status.ResumeJob.as_view()),
+    path("jobs/<str:job_id>/cancel", job_status.CancelJob.as_view()),
+    path("jobs/<str:job_id>/preview", occurrences.JobPreview.as_view()),
+    path("jobs/<str:job_id>/times", occurrences.ChangedTimes.as_view()),
+    path("jobs/<str:job_id>/times/<str:change_id>", occurrences.OneChangedTime.as_view()),
+    *suspensions.urls(
+        SuspensionKind.PAUSE,
+        "Pause jobs",
+        "Nothing of them is handed over; what runs goes on. With `ends_at` they go on by themselves.",
+    ),
+    *suspensions.urls(
+        SuspensionKind.BLACKOUT,
+        "Black out a time",
+        "What is planned in it is skipped, held or made up for.",
+    ),
+    path("calendars", calendars.Calendars.as_view()),
+    path("calendars/<str:name>", calendars.OneCalendar.as_view()),
+    path("secrets", secrets.Secrets.as_view()),
+    path("secrets/<str:name>", secrets.OneSecret.as_view()),
+    path("declarations", declarations.Declarations.as_view()),
+    path("worker/declarations", declarations.WorkerDeclarations.as_view()),
+    path("schedules/preview", schedules.SchedulePreview.as_view()),
 ]

@@ -1,4 +1,4 @@
-"""A version of a job is what its runs executed: it never changes."""
+"""Refuse changes to a version of a job: it is what its runs executed."""
 
 from django.db import migrations
 

@@ -1,44 +1,14 @@
-"""What should run and when. Nothing here knows of runs."""
+"""Store what should run and when. Nothing here knows of runs."""
 
-from .access import ApiKey, Membership, Pool, Role, Tenant, slug_validator
-from .imported import ImportedTask
-from .job import (
-    DEFAULT_PRIORITY,
-    JOB_SLICES,
-    Declaration,
-    IdempotentRequest,
-    Job,
-    JobClock,
-    JobStatus,
-    JobVersion,
-    Overlap,
-    RunRequest,
-)
+from .api_keys import ApiKey
+from .calendars import Calendar
+from .declarations import Declaration, RunRequest
+from .idempotency import IdempotentRequest
+from .imported_tasks import ImportedTask
+from .jobs import DEFAULT_PRIORITY, JOB_SLICES, Job, JobClock, JobStatus, JobVersion
+from .overlap import COUNTING_POLICIES, COUNTING_WITHOUT_GATE, OVERLAP_POLICIES, Overlap, OverlapPolicy
+from .overrides import Override
+from .pools import Pool
 from .secrets import Secret
-from .time import Calendar, Effect, PlannedChange, Stop, StopKind
-
-__all__ = [
-    "DEFAULT_PRIORITY",
-    "JOB_SLICES",
-    "ApiKey",
-    "Calendar",
-    "Declaration",
-    "Effect",
-    "IdempotentRequest",
-    "ImportedTask",
-    "Job",
-    "JobClock",
-    "JobStatus",
-    "JobVersion",
-    "Membership",
-    "Overlap",
-    "PlannedChange",
-    "Pool",
-    "Role",
-    "RunRequest",
-    "Secret",
-    "Stop",
-    "StopKind",
-    "Tenant",
-    "slug_validator",
-]
+from .suspensions import Effect, Suspension, SuspensionKind, SuspensionState
+from .tenants import Membership, Role, Tenant, slug_validator

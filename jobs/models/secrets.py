@@ -1,9 +1,9 @@
-"""What a tenant keeps secret: encrypted with a key that is never in the database."""
+"""Store secrets, encrypted with a key that is never in the database."""
 
 from django.db import models
 from django.db.models.functions import Now
 
-from .access import Tenant
+from .tenants import Tenant
 
 
 class SecretQuerySet(models.QuerySet["Secret"]):
@@ -12,19 +12,19 @@ class SecretQuerySet(models.QuerySet["Secret"]):
 
 
 class Secret(models.Model):
-    """Jobs refer to it as `${secret:NAME}`; only a claim of one of their runs decrypts it."""
+    """Hold a value that jobs refer to as `${secret:NAME}`. Only a claim of one of their runs decrypts it."""
 
     id = models.AutoField(primary_key=True)
     tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="secrets")
     name = models.CharField(max_length=64)
-    # It names tenant and secret inside: copied to another row it opens nowhere.
+    # Tenant and name are authenticated with it: copied to another row it cannot be decrypted.
     ciphertext = models.TextField(editable=False)
     key_id = models.CharField(max_length=12, editable=False)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     created_by = models.CharField(max_length=200, blank=True, editable=False)
     updated_at = models.DateTimeField(db_default=Now(), editable=False)
     updated_by = models.CharField(max_length=200, blank=True, editable=False)
-    # By a claim, written once an hour at most: a busy secret must not become a busy row.
+    # Claims write it once an hour at most, so that a busy secret does not become a busy row.
     last_used_at = models.DateTimeField(null=True, blank=True, editable=False)
 
     objects = SecretQuerySet.as_manager()

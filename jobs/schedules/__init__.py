@@ -1,37 +1,14 @@
-"""When a job is planned to run: read from the API's JSON, reckoned, put into words.
+"""Read schedules from the API's JSON, compute their planned times and describe them.
 
-All of it is pure: no database, and `now` is always somebody else's. The rules on time zones are in
-`cron_times`.
+All of it is pure: it reads no database, and `now` is a parameter. `cron.occurrences` has the rules on time zones.
 """
 
-from .bad_schedule import BadSchedule
-from .calendar_spec import BadCalendar, calendar_as_json, read_calendar
+from jobs.schedules.calendars.business_hours import ALWAYS_OPEN, WorkingTime
+from jobs.schedules.calendars.parsing import BadCalendar, calendar_as_json, read_calendar
+from jobs.schedules.calendars.schedule import OnCalendar
+
+from .description import describe
+from .errors import BadSchedule
 from .jitter import jittered
 from .kinds import Cron, Interval, Once, OnDemand, Schedule, due_times, last_before, next_after, upcoming
-from .on_calendar import OnCalendar
-from .spec import calendar_name, parse
-from .words import in_words
-from .working_time import ALWAYS_OPEN, WorkingTime
-
-__all__ = [
-    "ALWAYS_OPEN",
-    "BadCalendar",
-    "BadSchedule",
-    "Cron",
-    "Interval",
-    "OnCalendar",
-    "OnDemand",
-    "Once",
-    "Schedule",
-    "WorkingTime",
-    "calendar_as_json",
-    "calendar_name",
-    "due_times",
-    "in_words",
-    "jittered",
-    "last_before",
-    "next_after",
-    "parse",
-    "read_calendar",
-    "upcoming",
-]
+from .parsing import calendar_name, parse

@@ -1,17 +1,17 @@
-"""The flexible window: by how much a run begins after its planned time, so that thousands do not begin at once."""
+"""Spread the runs of one planned time over a window, so that thousands do not begin at once."""
 
 from datetime import datetime
 
+from jobs.schedules.cron.expression import stable_hash
 from scheduler_project.sdk.ids import MILLISECOND
 
-from .expression import stable_hash
 from .kinds import Schedule, in_utc, next_after
 
 
 def jittered(schedule: Schedule, job_id: object, planned_at: datetime) -> datetime:
-    """When the run of a planned time may begin: the same in every process, and evenly spread over the window.
+    """Return when the run of a planned time may begin: the same in every process, evenly spread over the window.
 
-    Never before its planned time, and before the next one, so that the runs of a job stay in order.
+    It lies between the planned time and the next one, so that the runs of a job stay in order.
     """
     planned_at = in_utc(planned_at)
     if not schedule.jitter:

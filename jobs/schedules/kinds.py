@@ -1,14 +1,14 @@
-"""The four kinds of schedule and their planned times, in whole milliseconds UTC."""
+"""Define the four kinds of schedule and their planned times, in whole milliseconds UTC."""
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
+from jobs.schedules.cron.pattern import Pattern
 from scheduler_project.sdk.ids import MILLISECOND, whole_milliseconds
 
-from . import cron_times
-from .clocks import SECOND, UTC
-from .patterns import Pattern
+from .cron import occurrences
+from .zones import SECOND, UTC
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 DOOMSDAY = datetime(9998, 1, 1, tzinfo=UTC)  # zones need room for their offsets before datetime's own end
@@ -16,9 +16,9 @@ DOOMSDAY = datetime(9998, 1, 1, tzinfo=UTC)  # zones need room for their offsets
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """When a job is planned to run; planned times before `start` or after `end` do not exist.
+    """Plan the runs of a job. Planned times before `start` or after `end` do not exist.
 
-    A run may begin up to `jitter` after its planned time, which stays what it is.
+    A run may begin up to `jitter` after its planned time, which does not change.
     """
 
     start: datetime | None = None
@@ -42,7 +42,7 @@ class Schedule:
 
 @dataclass(frozen=True, kw_only=True)
 class OnDemand(Schedule):
-    """No planned times at all."""
+    """Plan no times at all."""
 
     def as_json(self) -> None:
         return None
@@ -70,7 +70,7 @@ class Once(Schedule):
 
 @dataclass(frozen=True, kw_only=True)
 class Interval(Schedule):
-    """start, start + every, …; without a start, anchor + every, …: the anchor itself is no planned time."""
+    """Plan start, start + every, …; without a start, anchor + every, …: the anchor itself is no planned time."""
 
     every: timedelta
 
@@ -105,14 +105,14 @@ class Cron(Schedule):
     def first_after(self, after: datetime, anchor: datetime) -> datetime | None:
         if self.start is not None and after < self.start:
             after = min(self.start, DOOMSDAY) - MILLISECOND
-        return cron_times.next_after(self.pattern, self.zone, after.replace(microsecond=0))
+        return occurrences.next_after(self.pattern, self.zone, after.replace(microsecond=0))
 
     def last_until(self, until: datetime, anchor: datetime) -> datetime | None:
-        return cron_times.last_until(self.pattern, self.zone, until.replace(microsecond=0))
+        return occurrences.last_until(self.pattern, self.zone, until.replace(microsecond=0))
 
 
 def next_after(schedule: Schedule, after: datetime, *, anchor: datetime) -> datetime | None:
-    """The first planned time strictly after `after`; None when there is none."""
+    """Return the first planned time strictly after `after`, or None."""
     after = max(in_utc(after), EPOCH - SECOND)
     if after >= DOOMSDAY:
         return None
@@ -125,7 +125,7 @@ def next_after(schedule: Schedule, after: datetime, *, anchor: datetime) -> date
 def last_before(
     schedule: Schedule, before_or_at: datetime, *, anchor: datetime, not_before: datetime
 ) -> datetime | None:
-    """The latest planned time up to and including `before_or_at`, but not before `not_before`."""
+    """Return the latest planned time up to and including `before_or_at`, but not before `not_before`."""
     until = min(in_utc(before_or_at), DOOMSDAY, schedule.end or DOOMSDAY)
     earliest = max(in_utc(not_before), EPOCH, schedule.start or EPOCH)
     if until < earliest:
@@ -137,7 +137,7 @@ def last_before(
 def due_times(
     schedule: Schedule, first: datetime, until: datetime, *, anchor: datetime, limit: int
 ) -> list[datetime]:
-    """At most `limit` planned times from `first`, which is one itself, up to and including `until`."""
+    """Return at most `limit` planned times from `first`, itself one, up to and including `until`."""
     times: list[datetime] = []
     planned: datetime | None = in_utc(first)
     while planned is not None and planned <= until and len(times) < limit:
@@ -147,7 +147,7 @@ def due_times(
 
 
 def upcoming(schedule: Schedule, after: datetime, n: int, *, anchor: datetime) -> list[datetime]:
-    """The next `n` planned times, fewer if the schedule ends."""
+    """Return the next `n` planned times, fewer if the schedule ends."""
     planned = next_after(schedule, after, anchor=anchor)
     return [] if planned is None else due_times(schedule, planned, DOOMSDAY, anchor=anchor, limit=n)
 

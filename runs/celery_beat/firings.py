@@ -1,4 +1,4 @@
-"""Every write of a firing, each one statement, in the database of the periodic tasks."""
+"""Write firings in the database of the periodic tasks, by one statement each."""
 
 import os
 import socket
@@ -11,24 +11,24 @@ from uuid import UUID, uuid4, uuid5
 import psycopg
 from psycopg.rows import namedtuple_row
 
-from runs.celery_beat.firing_states import FiringState
 from runs.celery_beat.schedules import Fire, Task
-from runs.queries import SQL, Connection, array, change, instant, quoted, rows
+from runs.sql import SQL, Connection, array, change, instant, quoted, rows
+from runs.states import FiringState
 
 NAMESPACE = UUID("0e5cd6a6-6f0a-5d5a-9d0e-6b63656c6572")
 LONGEST_ERROR = 2000
 # One that takes the broker, or its scheduler, down with it each time must not keep the others from theirs.
-MOST_TRIES = 5
+MAX_TRIES = 5
 MAYBE_TWICE = "sent again under the same id, it may have arrived before: "
 MAYBE_LOST = "not sent again, it may not have arrived: "
 
 
 def message_id(database: str, task: Task, planned_at: datetime) -> UUID:
-    """The same whoever sends it: workers and result backends know a second message for what it is."""
+    """Return the id of a firing's message, the same for every sender: workers and result backends know a repeat."""
     return uuid5(NAMESPACE, f"{database}/{task.id}/{task.name}/{planned_at.isoformat()}")
 
 
-class Claimed(NamedTuple):
+class ClaimedFiring(NamedTuple):
     task_id: int
     version: int
     enabled: bool
@@ -40,7 +40,7 @@ class Claimed(NamedTuple):
 
 @dataclass
 class Firings:
-    """As one session of a scheduler writes them."""
+    """The firings as one session of a scheduler writes them."""
 
     connection: Connection
     resend: bool = True
@@ -50,8 +50,8 @@ class Firings:
     def __post_init__(self) -> None:
         self.database = self.connection.info.dbname
 
-    def claim(self, fires: Sequence[tuple[Task, Fire]]) -> list[Claimed]:
-        """Those that are due and were as they had been read; the others are somebody else's, or changed."""
+    def claim(self, fires: Sequence[tuple[Task, Fire]]) -> list[ClaimedFiring]:
+        """Claim those that are due and unchanged; the others were changed, or another scheduler has them."""
         values = self._mine(
             tasks=[task.id for task, _ in fires],
             versions=[task.version for task, _ in fires],
@@ -59,38 +59,37 @@ class Firings:
             missed=array((fire.missed_since for _, fire in fires), instant),
             messages=[message_id(self.database, task, fire.planned_at) for task, fire in fires],
         )
-        return [Claimed(*row) for row in rows(self.connection, "claim_firings", values)]
+        return [ClaimedFiring(*row) for row in rows(self.connection, "claim_firings", values)]
 
     def disable(self, tasks: Sequence[Task]) -> dict[int, int]:
-        """The new versions of those that were switched off."""
+        """Switch tasks off and return the new versions of those that were."""
         values = {"tasks": [task.id for task in tasks], "versions": [task.version for task in tasks]}
         return dict(rows(self.connection, "disable_celery_tasks", values))
 
     def open(self, slices: Iterable[int]) -> tuple[list[int], list[int]]:
-        """This session's own, and those of others whose slices are ours now."""
+        """Return this session's own open firings, and those of others whose slices are held here now."""
         found = rows(self.connection, "open_firings", {"owner": self.owner, "slices": sorted(slices)})
-        return [firing for firing, _, mine in found if mine], [
-            firing for firing, _, mine in found if not mine
-        ]
+        own = [firing for firing, _, mine in found if mine]
+        return own, [firing for firing, _, mine in found if not mine]
 
     def take_over(self, firings: Sequence[int]) -> list[int]:
-        """Which of them are to be sent now."""
+        """Take over firings of others and return which of them are to be sent now."""
         note = MAYBE_TWICE if self.resend else MAYBE_LOST
-        values = self._mine(firings=list(firings), resend=self.resend, note=note, most_tries=MOST_TRIES)
+        values = self._mine(firings=list(firings), resend=self.resend, note=note, most_tries=MAX_TRIES)
         found = rows(self.connection, "take_over_firings", values)
         return sorted(firing for firing, state in found if state == FiringState.CLAIMED)
 
     def publish(self, firings: Sequence[int]) -> list[Any]:
-        """Marks them, and reads their messages; the rows of those that do not come back are gone."""
+        """Mark firings as publishing and read their messages; the rows of those that do not come back are gone."""
         with psycopg.Cursor(self.connection, row_factory=namedtuple_row) as cursor:
             values = {"firings": list(firings), "owner": self.owner}
             return sorted(cursor.execute(SQL["publish_firings"], values).fetchall())
 
-    def settle(self, told: Mapping[int, tuple[FiringState, str]]) -> int:
+    def settle(self, results: Mapping[int, tuple[FiringState, str]]) -> int:
         values = {
-            "firings": list(told),
-            "states": [state.value for state, _ in told.values()],
-            "errors": array((storable(error) for _, error in told.values()), quoted),
+            "firings": list(results),
+            "states": [state.value for state, _ in results.values()],
+            "errors": array((storable(error) for _, error in results.values()), quoted),
             "owner": self.owner,
         }
         return change(self.connection, "settle_firings", values)
@@ -115,6 +114,6 @@ def storable(text: str) -> str:
 
 
 def missing(wanted: Collection[int], found: Iterable[Any]) -> dict[int, tuple[FiringState, str]]:
-    """Of firings whose periodic task was deleted after it was due."""
+    """Return firings whose periodic task was deleted after it was due."""
     gone = set(wanted) - {row.id for row in found}
     return dict.fromkeys(gone, (FiringState.REFUSED, "its periodic task was deleted before it was sent"))

@@ -1,6 +1,6 @@
-"""The planned times of a row's schedule, by Celery's own schedule objects: what DatabaseScheduler would fire.
+"""Calculate the times that DatabaseScheduler would fire, by Celery's own schedule objects. Pure.
 
-Pure: a schedule is asked for the time after another, and neither knows what time it is.
+A schedule returns the time after another one; it does not read the clock.
 """
 
 import math
@@ -23,20 +23,20 @@ LOOK_BACK = [timedelta(minutes=1), timedelta(hours=1), timedelta(days=1), timede
 
 
 class Unservable(Exception):
-    """The schedule of a row cannot be reckoned; the message says why and what helps."""
+    """The times of a row's schedule cannot be calculated; the message says why and what helps."""
 
 
-class Times(Protocol):
+class RowSchedule(Protocol):
     def after(self, at: datetime) -> datetime:
-        """The planned time that follows a run at this instant."""
+        """Return the planned time that follows a run at this instant."""
 
     def latest(self, first: datetime, now: datetime) -> datetime:
-        """Of those from `first`, which is one and past, the last up to now."""
+        """Return the last time up to now, counted from `first`, which is one and past."""
 
 
 @dataclass(frozen=True)
 class Every:
-    """So long after the last run; missed times keep the rhythm."""
+    """Fires this long after the last run; missed times keep the rhythm."""
 
     length: timedelta
 
@@ -49,34 +49,33 @@ class Every:
 
 @dataclass(frozen=True)
 class At:
-    """A clocked row: once."""
+    """A clocked row: fires once."""
 
     at: datetime
 
     def after(self, at: datetime) -> datetime:
-        """One that was switched on again after its time is due at once."""
+        """Return its time; one that was switched on again after its time is due at once."""
         return max(self.at, at)
 
     def latest(self, first: datetime, now: datetime) -> datetime:
         return first
 
 
-class Asked:
-    """What Celery's schedule takes for now."""
+class FixedNow:
+    """The instant that Celery's schedule takes for now."""
 
-    def __init__(self) -> None:
-        self.at = datetime.fromtimestamp(0, UTC)
+    at = datetime.fromtimestamp(0, UTC)
 
     def __call__(self) -> datetime:
         return self.at
 
 
 @dataclass(frozen=True)
-class Celerys:
+class CelerySchedule:
     """A crontab or a solar schedule."""
 
     schedule: schedules.BaseSchedule
-    now: Asked = field(compare=False)
+    now: FixedNow = field(compare=False)
 
     def after(self, at: datetime) -> datetime:
         self.now.at = at
@@ -96,7 +95,7 @@ class Celerys:
         return found
 
 
-def every(count: int, period: str) -> Times:
+def every(count: int, period: str) -> RowSchedule:
     if period not in PERIODS:
         raise Unservable(f"its interval's period is {period!r}; known are {', '.join(PERIODS)}")
     if count < 1:
@@ -111,21 +110,21 @@ def every(count: int, period: str) -> Times:
 @lru_cache(maxsize=4096)
 def crontab(
     minute: str, hour: str, day_of_month: str, month_of_year: str, day_of_week: str, zone: str
-) -> Times:
-    now = Asked()
+) -> RowSchedule:
+    now = FixedNow()
     try:
         schedule: Any = schedules.crontab(minute, hour, day_of_week, day_of_month, month_of_year, nowfun=now)
         schedule.tz = ZoneInfo(zone)
     except (ValueError, KeyError, OSError, schedules.ParseException) as error:
         raise Unservable(f"its crontab cannot be read: {error}") from error
-    return Celerys(schedule, now)
+    return CelerySchedule(schedule, now)
 
 
 @lru_cache(maxsize=1024)
-def solar(event: Any, latitude: float, longitude: float) -> Times:
-    now = Asked()
+def solar(event: Any, latitude: float, longitude: float) -> RowSchedule:
+    now = FixedNow()
     try:
-        return Celerys(schedules.solar(event, latitude, longitude, nowfun=now), now)
+        return CelerySchedule(schedules.solar(event, latitude, longitude, nowfun=now), now)
     except (ImportError, ImproperlyConfigured) as error:
         raise Unservable(
             "solar schedules need the package ephem where the scheduler runs: pip install ephem"
@@ -148,11 +147,11 @@ class Task:
     changed_at: datetime
     start_at: datetime | None
     expires_at: datetime | None
-    read_times: Callable[[], Times]
-    found_times: Times | None = None
+    read_times: Callable[[], RowSchedule]
+    found_times: RowSchedule | None = None
 
     @property
-    def times(self) -> Times:
+    def times(self) -> RowSchedule:
         if self.found_times is None:
             self.found_times = self.read_times()
         return self.found_times
@@ -167,7 +166,7 @@ class Fire:
 
 @dataclass(frozen=True)
 class Disable:
-    """It has expired, or was to run once and has."""
+    """The task has expired, or was to run once and has."""
 
 
 @dataclass(frozen=True)
@@ -176,7 +175,7 @@ class Wait:
 
 
 def wake_at(task: Task) -> datetime | None:
-    """When there is something to decide about it; never for one that is switched off."""
+    """Return when there is something to decide about the task; never for one that is switched off."""
     if not task.enabled:
         return None
     if _has_run_once(task):
@@ -188,8 +187,11 @@ def wake_at(task: Task) -> datetime | None:
 
 
 def first_time(task: Task) -> datetime:
-    """The planned time that follows its last run. One that never ran counts from its last change; with a start time
-    it is due at the start, a crontab at its first time from then on, and at once where the start is past."""
+    """Return the planned time that follows the task's last run.
+
+    One that never ran counts from its last change; with a start time it is due at the start, a crontab at its first
+    time from then on, and at once where the start is past.
+    """
     start = task.start_at
     if start is None:
         return task.times.after(task.last_run_at or task.changed_at)
@@ -201,12 +203,11 @@ def first_time(task: Task) -> datetime:
         due = task.changed_at
     if due >= start:
         return due
-    is_crontab = isinstance(task.times, Celerys) and isinstance(task.times.schedule, schedules.crontab)
-    return task.times.after(start - timedelta(microseconds=1)) if is_crontab else start
+    return task.times.after(start - timedelta(microseconds=1)) if _is_crontab(task.times) else start
 
 
 def decide(task: Task, now: datetime, deadline: float | None = None) -> Fire | Disable | Wait:
-    """Missed times are made up for by one firing, the latest; `deadline` is Celery's beat_cron_starting_deadline."""
+    """Make up for missed times by one firing, the latest; `deadline` is Celery's beat_cron_starting_deadline."""
     if not task.enabled:
         return Wait(None)
     if task.start_at is not None and now < task.start_at:
@@ -217,7 +218,7 @@ def decide(task: Task, now: datetime, deadline: float | None = None) -> Fire | D
     if first > now:
         return Wait(wake_at(task))
     latest = task.times.latest(first, now)
-    if _is_stale(task.times, now - latest, deadline):
+    if deadline is not None and _is_crontab(task.times) and now - latest > timedelta(seconds=deadline):
         return Wait(task.times.after(now))
     return Fire(latest, first if first < latest else None)
 
@@ -226,14 +227,12 @@ def _has_run_once(task: Task) -> bool:
     return task.one_off and task.run_count > 0
 
 
-def _is_stale(times: Times, late: timedelta, deadline: float | None) -> bool:
-    if deadline is None or not isinstance(times, Celerys):
-        return False
-    return isinstance(times.schedule, schedules.crontab) and late > timedelta(seconds=deadline)
+def _is_crontab(times: RowSchedule) -> bool:
+    return isinstance(times, CelerySchedule) and isinstance(times.schedule, schedules.crontab)
 
 
-def times_of(row: dict[str, Any]) -> Times:
-    """Of the one schedule that a row names, looked for in the order in which its own model does."""
+def times_of(row: dict[str, Any]) -> RowSchedule:
+    """Return the schedule that a row names, looked for in the order in which its own model does."""
     if row["every"] is not None:
         return every(row["every"], row["period"])
     if row["minute"] is not None:

@@ -1,4 +1,4 @@
-"""Whose periodic tasks are served: where they lie, and whose messages go where."""
+"""Find whose periodic tasks are served: the database they lie in, and the broker their messages go to."""
 
 import logging
 import os
@@ -12,9 +12,9 @@ from celery.schedules import crontab
 from django.conf import settings
 from psycopg.conninfo import make_conninfo
 
-from runs.queries import SQL, Connection, rows
-from runs.slices import CELERY
-from scheduler_project.sdk.broker_tls import CheckedAMQP, checked_on_redis
+from runs.scheduler.partitions.lock_session import CELERY
+from runs.sql import SQL, Connection, rows
+from scheduler_project.sdk.transport.broker_tls import CheckedAMQP, checked_on_redis
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,10 @@ class Source:
 
 
 def of_platform() -> Source | None:
-    """Another code base's database, if the platform's settings name one; its application is known by its broker."""
+    """Return another code base's database, if the platform's settings name one.
+
+    Its application is known by its broker.
+    """
     if not settings.CELERY_BEAT_URL:
         return None
     broker = checked_on_redis(settings.CELERY_BEAT_BROKER_URL, settings.BROKER_CA_FILE)
@@ -57,7 +60,7 @@ def of_platform() -> Source | None:
 
 
 def of_application(app: Celery) -> Source:
-    """The database of the Django project that this beat was started for (celery -A theirs beat)."""
+    """Return the database of the Django project that this beat was started for (celery -A project beat)."""
     try:
         from django.db import connections, router
         from django_celery_beat.models import PeriodicTask
@@ -86,7 +89,7 @@ def of_application(app: Celery) -> Source:
 
 
 def _refuse_shifted_times(session_zone: str) -> None:
-    """DatabaseScheduler writes naive UTC then, and Django reads that as a time of its own zone."""
+    """Refuse settings under which DatabaseScheduler writes naive UTC that Django reads as local time."""
     zone = settings.TIME_ZONE if settings.USE_TZ else session_zone
     if getattr(settings, "DJANGO_CELERY_BEAT_TZ_AWARE", True) or zone in ("UTC", "Etc/UTC"):
         return
@@ -115,7 +118,7 @@ def _keep_days() -> float:
 
 
 def _write_entries(app: Celery) -> None:
-    """An entry that makes no sense is logged and left out; the others are written."""
+    """Write the entries of beat_schedule; one that makes no sense is logged and left out."""
     from django.db import InterfaceError, OperationalError
     from django_celery_beat.schedulers import ModelEntry
 
@@ -133,7 +136,7 @@ def _write_entries(app: Celery) -> None:
 
 
 def check_tables(connection: Connection) -> bool:
-    """Theirs must be there; whether ours is."""
+    """Make sure that django-celery-beat's tables exist, and return whether ours does."""
     there, ours, zoneless = rows(connection, "celery_tables")[0]
     database = connection.info.dbname
     if not there:
@@ -147,7 +150,7 @@ def check_tables(connection: Connection) -> bool:
 
 
 def prepare(connection: Connection) -> None:
-    """Makes our table beside theirs."""
+    """Make our table beside those of django-celery-beat."""
     if check_tables(connection):
         return
     try:
@@ -157,6 +160,5 @@ def prepare(connection: Connection) -> None:
     except psycopg.errors.InsufficientPrivilege as error:
         raise NotServable(
             f"the user {connection.info.user} may not make the table beatkeeper_celery_firing in "
-            f"{connection.info.dbname}: "
-            "let its owner run the statement that docs/celery-beat.md gives"
+            f"{connection.info.dbname}: let its owner run the statement that docs/how-to/celery-beat.md gives"
         ) from error

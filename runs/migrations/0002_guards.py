@@ -1,4 +1,4 @@
-"""What the database refuses, whoever asks: illegal moves, a second outcome, a lowered fencing token."""
+"""Refuse illegal moves, a second outcome and a lowered fencing token in the database itself."""
 
 from datetime import datetime, timezone
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from django.conf import settings
 from django.db import migrations
 
-from runs import day_partitions
+from runs.scheduler import day_partitions
 from runs.states import final_moves_sql, live_moves_sql
 
 GUARDS = f"""
@@ -32,12 +32,30 @@ CREATE TRIGGER run_final_is_final BEFORE UPDATE ON beatkeeper_run FOR EACH ROW
     EXECUTE FUNCTION beatkeeper_refuse('a finished run never changes');
 CREATE UNIQUE INDEX live_run_claim_token_once ON beatkeeper_live_run (claim_token) WHERE claim_token IS NOT NULL;
 
+CREATE FUNCTION beatkeeper_record_dead_letter() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO beatkeeper_dead_letter
+        (run_id, tenant_id, job_id, fingerprint, error_class, error_type, error_line, died_at)
+    VALUES (NEW.id, NEW.tenant_id, NEW.job_id, coalesce(nullif(NEW.fingerprint, ''), NEW.error_class, ''),
+            NEW.error_class, NEW.error_type, NEW.error_line, NEW.finished_at)
+    ON CONFLICT (run_id) DO NOTHING;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER run_records_dead_letter AFTER UPDATE OF state ON beatkeeper_run FOR EACH ROW
+    WHEN (NEW.state = 'dead') EXECUTE FUNCTION beatkeeper_record_dead_letter();
+CREATE TRIGGER dead_letter_decided_once BEFORE UPDATE OF decision ON beatkeeper_dead_letter FOR EACH ROW
+    WHEN (OLD.decision <> '' AND NEW.decision <> OLD.decision)
+    EXECUTE FUNCTION beatkeeper_refuse('what was decided of a dead run stays');
+
 ALTER TABLE beatkeeper_live_run SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02,
     autovacuum_vacuum_cost_delay = 0);
 ALTER TABLE beatkeeper_job_clock SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02);
 ALTER TABLE beatkeeper_worker_node SET (fillfactor = 50);
 """
 UNDO = """
+DROP TRIGGER run_records_dead_letter ON beatkeeper_run;
+DROP TRIGGER dead_letter_decided_once ON beatkeeper_dead_letter;
+DROP FUNCTION beatkeeper_record_dead_letter();
 DROP TRIGGER live_run_moves ON beatkeeper_live_run;
 DROP TRIGGER live_run_born ON beatkeeper_live_run;
 DROP TRIGGER live_run_token ON beatkeeper_live_run;

@@ -1,33 +1,11 @@
-"""What happened and is happening."""
+"""Models of runs, workers and schedulers, and of what is decided about runs."""
 
-from runs.models.breaker import Breaker, BreakerState, RetryBudget
-from runs.models.celery_firing import CeleryFiring
-from runs.models.dead_letter import DeadLetter, Decision, Redrive, RedriveState
-from runs.models.lane import JobGate, Lane
-from runs.models.missed import MissedSpan, SpanState
-from runs.models.node import NodeState, SchedulerNode, WorkerNode
-from runs.models.run import Attempt, AttemptOutcome, Ending, ErrorClass, LiveRun, Run
-
-__all__ = [
-    "Attempt",
-    "AttemptOutcome",
-    "Breaker",
-    "BreakerState",
-    "CeleryFiring",
-    "DeadLetter",
-    "Decision",
-    "Ending",
-    "ErrorClass",
-    "JobGate",
-    "Lane",
-    "LiveRun",
-    "MissedSpan",
-    "NodeState",
-    "Redrive",
-    "RedriveState",
-    "RetryBudget",
-    "Run",
-    "SchedulerNode",
-    "SpanState",
-    "WorkerNode",
-]
+from runs.models.attempts import Attempt, AttemptOutcome
+from runs.models.breakers import Breaker, BreakerState, RetryBudget
+from runs.models.celery_firings import CeleryFiring
+from runs.models.dead_letters import DeadLetter, DeadLetterDecision, Redrive, RedriveState
+from runs.models.missed_spans import MissedSpan, SpanState
+from runs.models.queues import JobGate, Queue
+from runs.models.runs import Ending, ErrorClass, LiveRun, Run
+from runs.models.schedulers import SchedulerNode
+from runs.models.workers import NodeState, WorkerNode

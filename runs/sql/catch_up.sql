@@ -1,10 +1,10 @@
--- Missed times: what waited for the end of a stop, and what the catch-up policy `all` works off.
--- Whoever writes a span holds the clock of its job; then come stops, spans, gates and runs.
+-- Missed times: what waited for the end of a suspension, and what the catch-up policy `all` works off.
+-- A transaction that writes a span holds the clock of its job; then come suspensions, spans, gates and runs.
 
 -- name: next_catch_up
--- The idle probe: the first working span of each slice held, and whether a stop that is over is not settled.
+-- The idle probe: the first working span of each slice held, and whether a suspension that is over is not settled.
 SELECT pg_backend_pid(), clock_timestamp(), min(first.next_at),
-       EXISTS (SELECT FROM beatkeeper_stop
+       EXISTS (SELECT FROM beatkeeper_suspension
                WHERE settled_at IS NULL AND begins_at <= clock_timestamp()
                  AND least(lifted_at, ends_at) <= clock_timestamp())
 FROM (VALUES (0)) AS always
@@ -28,51 +28,33 @@ CROSS JOIN LATERAL (
 ) due;
 
 -- name: jobs_with_open_spans
--- Jobs that a stop kept from their runs.
+-- Jobs that a suspension kept from their runs.
 SELECT DISTINCT span.job_id FROM (
     SELECT job_id FROM beatkeeper_missed_span
-    WHERE stop_id = %(stop)s AND state = 'open' AND slice = ANY (%(slices)s::smallint[])
+    WHERE suspension_id = %(suspension)s AND state = 'open' AND slice = ANY (%(slices)s::smallint[])
     LIMIT %(most)s
 ) span;
 
 -- name: lock_clocks
--- Of these jobs; one that is being triggered or edited is left for the next pass.
+-- Clocks before spans, as everywhere. SKIP LOCKED: a job that is being triggered or edited is left for the next pass.
 SELECT job_id FROM beatkeeper_job_clock
 WHERE job_id = ANY (%(jobs)s::uuid[]) ORDER BY job_id FOR UPDATE SKIP LOCKED;
 
 -- name: lock_due_spans
--- The clocks are ours.
-SELECT id, job_id, version, from_at, to_at, reason, stop_id, cursor, made FROM beatkeeper_missed_span
+-- The caller holds the clocks, so no trigger or edit writes a span of these jobs meanwhile.
+SELECT id, job_id, version, from_at, to_at, reason, suspension_id, cursor, made FROM beatkeeper_missed_span
 WHERE job_id = ANY (%(jobs)s::uuid[]) AND state = 'working' AND next_at <= %(now)s
 ORDER BY id FOR UPDATE;
 
 -- name: lock_open_spans
--- All of the stop, of jobs whose clocks are ours.
-SELECT id, job_id, version, from_at, to_at, reason, stop_id, cursor, made FROM beatkeeper_missed_span
-WHERE job_id = ANY (%(jobs)s::uuid[]) AND stop_id = %(stop)s AND state = 'open'
+-- All spans of the suspension, of jobs whose clocks the caller holds.
+SELECT id, job_id, version, from_at, to_at, reason, suspension_id, cursor, made FROM beatkeeper_missed_span
+WHERE job_id = ANY (%(jobs)s::uuid[]) AND suspension_id = %(suspension)s AND state = 'open'
 ORDER BY id FOR UPDATE;
 
 -- name: jobs_of_spans
 -- The jobs as they are now, with the schedule under which the times were planned.
-SELECT job.id, job.tenant_id, job.pool_id, version.version, job.priority,
-       CASE WHEN job.deleted_at IS NULL THEN job.status ELSE 'cancelled' END,
-       version.schedule::text, calendar.working_time, version.anchor_at, version.overlap, version.catch_up::text,
-       version.target_key, gate.job_id IS NOT NULL, unfinished.id IS NOT NULL,
-       CASE WHEN %(need_tags)s THEN job.tags::text END
-FROM unnest(%(jobs)s::uuid[], %(versions)s::int[]) AS span (job_id, version)
-JOIN beatkeeper_job job ON job.id = span.job_id
-JOIN beatkeeper_job_version version ON version.job_id = span.job_id AND version.version = span.version
-LEFT JOIN beatkeeper_job_gate gate ON gate.job_id = span.job_id
-LEFT JOIN LATERAL (
-    SELECT jsonb_build_object('timezone', timezone, 'dates', dates, 'weekly', weekly)::text AS working_time
-    FROM beatkeeper_calendar WHERE id = version.calendar_id
-) calendar ON true
-LEFT JOIN LATERAL (
-    SELECT live.id FROM beatkeeper_live_run live
-    WHERE version.overlap <> 'allow_all' AND live.job_id = span.job_id
-      AND live.trigger IN ('schedule', 'catch_up')
-    LIMIT 1
-) unfinished ON true;
+{{jobs_found(unnest(%(jobs)s::uuid[], %(versions)s::int[]) AS found (job_id, version), found.version)}};
 
 -- name: move_spans
 -- Working spans shrink by what was made of them; the times left wait for their pace.
@@ -100,7 +82,7 @@ WHERE job_id = %(job)s AND state = 'working';
 -- name: tell_moved
 -- Planned times that have come, and wait for an instant to which somebody moved them: the job does not live to see it.
 WITH given_up AS (
-    UPDATE beatkeeper_planned_change SET done_at = clock_timestamp()
+    UPDATE beatkeeper_override SET done_at = clock_timestamp()
     WHERE job_id = %(job)s AND done_at IS NULL AND moved_to IS NOT NULL AND planned_at <= %(now)s
     RETURNING job_id, planned_at
 )
@@ -116,9 +98,9 @@ JOIN beatkeeper_job_clock clock ON clock.job_id = given_up.job_id;
 UPDATE beatkeeper_missed_span SET version = %(version)s
 WHERE job_id = %(job)s AND version = %(before)s AND state <> 'settled';
 
--- name: stop_is_waited_for
--- Whether a span waits for the end of this stop, or a clock stands before it, whose times may have to.
-SELECT EXISTS (SELECT FROM beatkeeper_missed_span WHERE stop_id = %(stop)s AND state = 'open')
+-- name: suspension_is_waited_for
+-- Whether a span waits for the end of this suspension, or a clock stands before it, whose times may have to.
+SELECT EXISTS (SELECT FROM beatkeeper_missed_span WHERE suspension_id = %(suspension)s AND state = 'open')
     OR EXISTS (
         SELECT FROM generate_series(0, %(slices)s - 1) AS slice
         CROSS JOIN LATERAL (
@@ -129,12 +111,12 @@ SELECT EXISTS (SELECT FROM beatkeeper_missed_span WHERE stop_id = %(stop)s AND s
 
 -- name: uncounted_spans
 -- Spans whose planned times nobody has counted yet.
-SELECT id, job_id, version, from_at, to_at, reason, stop_id, cursor, made FROM beatkeeper_missed_span
+SELECT id, job_id, version, from_at, to_at, reason, suspension_id, cursor, made FROM beatkeeper_missed_span
 WHERE slice = ANY (%(slices)s::smallint[]) AND count IS NULL AND state <> 'open'
 LIMIT %(most)s;
 
 -- name: count_spans
--- Without the clock, so one that is being worked off at this moment is left out.
+-- Without the clock: SKIP LOCKED leaves out a span that is being worked off at this moment.
 WITH locked AS MATERIALIZED (
     SELECT id FROM beatkeeper_missed_span
     WHERE id = ANY (%(id)s::bigint[]) AND count IS NULL ORDER BY id FOR UPDATE SKIP LOCKED

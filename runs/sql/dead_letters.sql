@@ -75,7 +75,7 @@ WHERE letter.decision = '' AND letter.tenant_id = %(tenant)s AND letter.fingerpr
 ORDER BY letter.died_at, letter.run_id LIMIT %(most)s;
 
 -- name: others_are_dying
--- Whether a transaction that began before the request may still leave a letter: whoever ends runs has this lock.
+-- Whether a transaction that began before the request may still leave a letter: every one that ends runs has this lock.
 SELECT EXISTS (
     SELECT FROM pg_locks lock
     LEFT JOIN pg_stat_activity backend USING (pid)
@@ -87,7 +87,7 @@ SELECT EXISTS (
 );
 
 -- name: dismiss_group
--- Of a group so many, oldest death first; whom somebody else decides of at this moment is left to them.
+-- So many of a group, oldest death first. SKIP LOCKED: a letter that another person decides at this moment is theirs.
 WITH chosen AS MATERIALIZED (
     SELECT letter.run_id FROM beatkeeper_dead_letter letter
     WHERE letter.decision = '' AND letter.tenant_id = %(tenant)s AND letter.fingerprint = %(fingerprint)s
@@ -104,8 +104,16 @@ RETURNING letter.run_id;
 -- Whether a group on its way has its next runs to make.
 SELECT EXISTS (SELECT FROM beatkeeper_redrive WHERE state = 'working' AND next_at <= clock_timestamp());
 
--- name: forget_letters
+-- name: purge_dead_letters
 -- Decided long ago.
 DELETE FROM beatkeeper_dead_letter WHERE run_id IN (
     SELECT run_id FROM beatkeeper_dead_letter WHERE decision <> '' AND decided_at < %(before)s LIMIT 10000
 );
+
+-- name: unannounced_letters
+-- Dead runs that no listener has been sent yet, in the order of their deaths.
+SELECT run_id, tenant_id, job_id, died_at, fingerprint, error_class, error_type, error_line
+FROM beatkeeper_dead_letter WHERE NOT announced ORDER BY died_at LIMIT %(most)s;
+
+-- name: note_announced
+UPDATE beatkeeper_dead_letter SET announced = true WHERE run_id = ANY (%(runs)s::uuid[]) AND NOT announced;

@@ -1,5 +1,5 @@
--- From due job to run row. Whoever ends a run names its id and a range, or every partition is planned.
--- One lock order everywhere: JobClock, JobGate by job, LiveRun by id, Lane, WorkerNode.
+-- From due job to run row. A statement that ends a run names its id and a range, or every partition is planned.
+-- One lock order everywhere: JobClock, Suspension, MissedSpan, JobGate by job, LiveRun by id, Queue, WorkerNode.
 
 -- name: session_and_time
 -- Which session this is, and what time it is: the database's clock is the only clock.
@@ -24,26 +24,28 @@ CROSS JOIN LATERAL (
     SELECT clock.job_id, clock.next_run_at, clock.slice FROM beatkeeper_job_clock clock
     WHERE clock.slice = held.slice AND clock.next_run_at >= %(since)s AND clock.next_run_at <= %(until)s
     ORDER BY clock.next_run_at, clock.priority DESC LIMIT %(share)s
+    -- An edit holds the clock from its first look at the job to its commit: it triggers what is due by the old schedule
+    -- itself, so this pass must not, and does not wait for a person.
     FOR UPDATE SKIP LOCKED
 ) due;
 
 -- name: lock_due_clock
--- The clock of one job, if it is due; waits for whoever has it.
+-- The clock of one job, if it is due. Waits: an edit must not begin before a pass that has the clock has committed.
 SELECT clock.job_id, clock.next_run_at, clock.slice FROM beatkeeper_job_clock clock
 WHERE clock.job_id = %(job)s AND clock.next_run_at <= %(now)s
 FOR UPDATE;
 
--- name: jobs_of_clocks
--- What is due, read after its clock was locked: edits and earlier triggers of these jobs are seen whole.
-SELECT job.id, job.tenant_id, job.pool_id, job.version, job.priority,
+-- fragment: jobs_found(source, version)
+-- Jobs as trigger and catch-up decide about them, with one of their versions. The order is that of DueJob's fields.
+SELECT job.id, job.tenant_id, job.pool_id, version.version, job.priority,
        CASE WHEN job.deleted_at IS NULL THEN job.status ELSE 'cancelled' END,
        version.schedule::text, calendar.working_time, version.anchor_at, version.overlap, version.catch_up::text,
        version.target_key,
        gate.job_id IS NOT NULL, unfinished.id IS NOT NULL, CASE WHEN %(need_tags)s THEN job.tags::text END
-FROM unnest(%(jobs)s::uuid[]) AS clock (job_id)
-JOIN beatkeeper_job job ON job.id = clock.job_id
-JOIN beatkeeper_job_version version ON version.job_id = clock.job_id AND version.version = job.version
-LEFT JOIN beatkeeper_job_gate gate ON gate.job_id = clock.job_id
+FROM {{source}}
+JOIN beatkeeper_job job ON job.id = found.job_id
+JOIN beatkeeper_job_version version ON version.job_id = found.job_id AND version.version = {{version}}
+LEFT JOIN beatkeeper_job_gate gate ON gate.job_id = found.job_id
 LEFT JOIN LATERAL (
     SELECT jsonb_build_object('timezone', timezone, 'dates', dates, 'weekly', weekly)::text AS working_time
     FROM beatkeeper_calendar WHERE id = version.calendar_id
@@ -51,26 +53,30 @@ LEFT JOIN LATERAL (
 -- Not EXISTS, which the planner may answer by reading the whole table into a hash.
 LEFT JOIN LATERAL (
     SELECT live.id FROM beatkeeper_live_run live
-    WHERE version.overlap = 'skip' AND live.job_id = clock.job_id AND live.trigger IN ('schedule', 'catch_up')
+    WHERE version.overlap = ANY (%(counting)s::text[]) AND live.job_id = found.job_id AND {{scheduled(live)}}
     LIMIT 1
-) unfinished ON true;
+) unfinished ON true
+
+-- name: jobs_of_clocks
+-- What is due, read after its clock was locked: edits and earlier triggers of these jobs are seen whole.
+{{jobs_found(unnest(%(jobs)s::uuid[]) AS found (job_id), job.version)}};
 
 -- name: changes_exist
 -- Most installations never change a single time.
-SELECT EXISTS (SELECT FROM beatkeeper_planned_change);
+SELECT EXISTS (SELECT FROM beatkeeper_override);
 
 -- name: changes_of_clocks
 -- Single planned times that somebody skipped or moved, of clocks that are locked.
 SELECT change.job_id, change.id, change.planned_at, change.moved_to, change.made_by, change.note,
        change.done_at IS NOT NULL
 FROM unnest(%(jobs)s::uuid[], %(due_at)s::timestamptz[]) AS clock (job_id, due_at)
-JOIN beatkeeper_planned_change change
+JOIN beatkeeper_override change
     ON change.job_id = clock.job_id AND (change.done_at IS NULL OR change.planned_at >= clock.due_at)
 ORDER BY change.job_id, change.planned_at;
 
 -- name: end_changes
 -- The runs of these times exist, or rows that say why there is none.
-UPDATE beatkeeper_planned_change SET done_at = clock_timestamp()
+UPDATE beatkeeper_override SET done_at = clock_timestamp()
 WHERE id = ANY (%(changes)s::bigint[]) AND done_at IS NULL;
 
 -- name: runs_that_exist
@@ -113,42 +119,46 @@ UPDATE beatkeeper_job_clock clock SET next_run_at = new.next_run_at
 FROM unnest(%(job_id)s::uuid[], %(next_run_at)s::timestamptz[]) AS new (job_id, next_run_at)
 WHERE clock.job_id = new.job_id;
 
--- name: hold_stops
--- Stops that planned times are about to wait for; one that somebody is changing, or waits to change, is left out:
--- those who share a row never let another in as long as one of them has it.
-SELECT stop.id, least(stop.lifted_at, stop.ends_at) FROM beatkeeper_stop stop
-JOIN (SELECT id FROM unnest(%(stops)s::int[]) AS wanted (id) WHERE pg_try_advisory_xact_lock_shared(%(queue)s, id)) free
-    ON free.id = stop.id
-WHERE stop.settled_at IS NULL ORDER BY stop.id FOR SHARE OF stop SKIP LOCKED;
+-- name: hold_suspensions
+-- Suspensions that planned times are about to wait for, shared until the commit: a lift or a settling between the
+-- decision and its span would leave the span behind. One that is being changed, or waits to be, is left out; the
+-- advisory lock makes sharers queue behind a waiting writer, who would never come in otherwise.
+SELECT suspension.id, least(suspension.lifted_at, suspension.ends_at) FROM beatkeeper_suspension suspension
+JOIN (SELECT id FROM unnest(%(suspensions)s::int[]) AS relied_on (id)
+      WHERE pg_try_advisory_xact_lock_shared(%(queue)s, id)) free
+    ON free.id = suspension.id
+WHERE suspension.settled_at IS NULL ORDER BY suspension.id FOR SHARE OF suspension SKIP LOCKED;
 
--- name: wait_for_stops
+-- name: wait_for_suspensions
 -- The same for one job, whose planned times must be settled now.
-SELECT stop.id, least(stop.lifted_at, stop.ends_at) FROM beatkeeper_stop stop
-JOIN (SELECT id, pg_advisory_xact_lock_shared(%(queue)s, id) FROM unnest(%(stops)s::int[]) AS wanted (id) OFFSET 0) free
-    ON free.id = stop.id
-WHERE stop.settled_at IS NULL ORDER BY stop.id FOR SHARE OF stop;
+SELECT suspension.id, least(suspension.lifted_at, suspension.ends_at) FROM beatkeeper_suspension suspension
+JOIN (SELECT id, pg_advisory_xact_lock_shared(%(queue)s, id)
+      FROM unnest(%(suspensions)s::int[]) AS relied_on (id) OFFSET 0) free
+    ON free.id = suspension.id
+WHERE suspension.settled_at IS NULL ORDER BY suspension.id FOR SHARE OF suspension;
 
 -- name: extend_open_spans
--- Spans that go on with the planned time that was to follow, of the same version and under the same stop.
+-- Spans that go on with the planned time that was to follow, of the same version and under the same suspension.
 UPDATE beatkeeper_missed_span span SET to_at = new.to_at, cursor = new.cursor
-FROM unnest(%(job_id)s::uuid[], %(stop_id)s::int[], %(version)s::int[], %(from_at)s::timestamptz[],
+FROM unnest(%(job_id)s::uuid[], %(suspension_id)s::int[], %(version)s::int[], %(from_at)s::timestamptz[],
             %(to_at)s::timestamptz[], %(cursor)s::timestamptz[])
-    AS new (job_id, stop_id, version, from_at, to_at, cursor)
-WHERE span.job_id = new.job_id AND span.stop_id = new.stop_id AND span.state = 'open'
+    AS new (job_id, suspension_id, version, from_at, to_at, cursor)
+WHERE span.job_id = new.job_id AND span.suspension_id = new.suspension_id AND span.state = 'open'
     AND span.version = new.version AND span.cursor = new.from_at
 RETURNING new.job_id, new.from_at;
 
 -- name: insert_missed_spans
 -- Planned times that got no run of their own, and why (promise 3).
 INSERT INTO beatkeeper_missed_span
-    (tenant_id, job_id, version, slice, from_at, to_at, reason, policy, state, stop_id, cursor, next_at, count)
+    (tenant_id, job_id, version, slice, from_at, to_at, reason, policy, state, suspension_id, cursor, next_at, count)
 SELECT * FROM unnest(%(tenant_id)s::int[], %(job_id)s::uuid[], %(version)s::int[], %(slice)s::smallint[],
                      %(from_at)s::timestamptz[], %(to_at)s::timestamptz[], %(reason)s::text[], %(policy)s::text[],
-                     %(state)s::text[], %(stop_id)s::int[], %(cursor)s::timestamptz[], %(next_at)s::timestamptz[],
+                     %(state)s::text[], %(suspension_id)s::int[], %(cursor)s::timestamptz[], %(next_at)s::timestamptz[],
                      %(number)s::bigint[]);
 
 -- name: lock_jobs
--- Jobs whose status is about to change; one that a request holds is left out, and its clock waits for the next pass.
+-- Jobs whose status is about to change. SKIP LOCKED: a request that holds one may wait for the clock that we hold; the
+-- next pass retries.
 SELECT id FROM beatkeeper_job WHERE id = ANY (%(jobs)s::uuid[]) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED;
 
 -- name: finish_jobs
@@ -160,7 +170,7 @@ WHERE id = ANY (%(jobs)s::uuid[]) AND status = 'active';
 -- name: park_job
 -- A job that cannot be planned stops here, with the reason and its audit entry; the others go on.
 WITH parked AS (
-    -- It stands still from the end of what is told on: a later instant would leave times that nobody tells.
+    -- It stands still from the end of what is recorded on: a later instant would leave times without an outcome.
     UPDATE beatkeeper_job SET status = 'unrunnable', status_note = %(note)s, status_by = 'scheduler',
         status_at = %(end)s::timestamptz - interval '1 millisecond', updated_at = clock_timestamp()
     WHERE id = %(job)s

@@ -1,22 +1,20 @@
-"""Says in words what is wrong with an installation, and what to do about it. `manage.py doctor` prints it."""
+"""Find out what is wrong with an installation and what to do about it, as `manage.py doctor` prints it."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from scheduler_project.doctor import broker, database, history, schedulers, secrets, work
+from scheduler_project.doctor import broker, database, partitions, runs, schedulers, secrets
 from scheduler_project.doctor.findings import Check, Finding, Findings, Level, problem
 
-__all__ = ["CHECKS", "Finding", "Level", "Line", "Named", "examine", "is_healthy"]
+__all__ = ["CHECKS", "CheckResult", "Finding", "Level", "NamedCheck", "examine", "is_healthy"]
 
 
-@dataclass(frozen=True)
-class Line:
+class CheckResult(NamedTuple):
     check: str
     finding: Finding
 
 
-@dataclass(frozen=True)
-class Named:
+class NamedCheck(NamedTuple):
     name: str
     check: Check
     needs: Callable[[], bool] = lambda: True
@@ -30,54 +28,54 @@ def _tables_and_broker() -> bool:
     return _tables() and broker.is_reachable()
 
 
-# Causes before their effects: the first problem in the list is the one to look at first.
+# Causes before their effects: the first problem in the list is the one to solve first.
 CHECKS = [
-    Named("database", database.reachable),
-    Named("migrations", database.migrations, database.is_reachable),
-    Named("durability", database.durability, database.is_reachable),
-    Named("pooler", database.pooler, database.is_reachable),
-    Named("clock", database.clock, database.is_reachable),
-    Named("transactions", database.long_transactions, database.is_reachable),
-    Named("partitions", history.partitions, _tables),
-    Named("log store", work.log_store),
-    Named("secrets", secrets.keys, _tables),
-    Named("broker", broker.reachable),
-    Named("brokers of pools", broker.names_of_pools, _tables),
-    Named("open files", broker.open_files, _tables_and_broker),
-    Named("schedulers", schedulers.alive, _tables),
-    Named("slices", schedulers.coverage, _tables),
-    Named("loops", schedulers.loops, _tables),
-    Named("clocks", schedulers.clocks, _tables),
-    Named("watermarks", schedulers.behind, _tables),
-    Named("due jobs", work.due_jobs, _tables),
-    Named("hand-over", schedulers.hand_over, _tables),
-    Named("waiting runs", work.waiting_runs, _tables),
-    Named("queued runs", work.queued_runs, _tables),
-    Named("workers", work.workers, _tables),
-    Named("commands", work.commands, _tables),
-    Named("queues", broker.lane_queues, _tables_and_broker),
-    Named("dead messages", broker.dead_messages, _tables_and_broker),
-    Named("unrunnable jobs", work.unrunnable_jobs, _tables),
-    Named("declarations", work.declarations, _tables),
-    Named("one state each", history.one_state_each, _tables),
+    NamedCheck("database", database.reachable),
+    NamedCheck("migrations", database.migrations, database.is_reachable),
+    NamedCheck("durability", database.durability, database.is_reachable),
+    NamedCheck("pooler", database.pooler, database.is_reachable),
+    NamedCheck("clock", database.clock, database.is_reachable),
+    NamedCheck("transactions", database.long_transactions, database.is_reachable),
+    NamedCheck("partitions", partitions.partitions, _tables),
+    NamedCheck("log store", runs.log_store),
+    NamedCheck("secrets", secrets.keys, _tables),
+    NamedCheck("broker", broker.reachable),
+    NamedCheck("brokers of pools", broker.names_of_pools, _tables),
+    NamedCheck("open files", broker.open_files, _tables_and_broker),
+    NamedCheck("schedulers", schedulers.alive, _tables),
+    NamedCheck("slices", schedulers.coverage, _tables),
+    NamedCheck("loops", schedulers.loops, _tables),
+    NamedCheck("clocks", schedulers.clocks, _tables),
+    NamedCheck("watermarks", schedulers.behind, _tables),
+    NamedCheck("due jobs", runs.due_jobs, _tables),
+    NamedCheck("waiting queues", schedulers.waiting_queues, _tables),
+    NamedCheck("waiting runs", runs.waiting_runs, _tables),
+    NamedCheck("queued runs", runs.queued_runs, _tables),
+    NamedCheck("workers", runs.workers, _tables),
+    NamedCheck("commands", runs.commands, _tables),
+    NamedCheck("queues", broker.broker_queues, _tables_and_broker),
+    NamedCheck("dead messages", broker.dead_messages, _tables_and_broker),
+    NamedCheck("unrunnable jobs", runs.unrunnable_jobs, _tables),
+    NamedCheck("declarations", runs.declarations, _tables),
+    NamedCheck("one state each", partitions.one_state_each, _tables),
 ]
 
 
-def examine(checks: Iterable[Named] | None = None) -> Iterator[Line]:
-    """Line by line as they are found. A check whose ground is missing is left out: its cause was told already."""
+def examine(checks: Iterable[NamedCheck] | None = None) -> Iterator[CheckResult]:
+    """Yield findings as they are made. Skip a check whose requirement fails: an earlier check reports the cause."""
     for named in CHECKS if checks is None else checks:
         if named.needs():
-            yield from (Line(named.name, finding) for finding in _careful(named.check))
+            yield from (CheckResult(named.name, finding) for finding in _careful(named.check))
 
 
-def is_healthy(lines: Iterable[Line]) -> bool:
-    return not any(line.finding.level == Level.PROBLEM for line in lines)
+def is_healthy(results: Iterable[CheckResult]) -> bool:
+    return not any(result.finding.level == Level.PROBLEM for result in results)
 
 
 def _careful(check: Check) -> Findings:
     try:
         yield from check()
-    except Exception as error:  # a doctor who faints helps nobody: the other checks go on
+    except Exception as error:  # one broken check must not hide the others
         yield problem(
             f"this check failed itself: {type(error).__name__}: {database.first_line(error)}",
             "if nothing above explains it, report it",

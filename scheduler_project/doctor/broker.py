@@ -1,4 +1,4 @@
-"""RabbitMQ: are the brokers there that pools name, and do the lanes that hold work have queues and consumers."""
+"""Check RabbitMQ: its brokers answer, and queues with work have broker queues and consumers."""
 
 import resource
 from collections import Counter, defaultdict
@@ -12,16 +12,16 @@ from amqp.exceptions import NotFound
 from django.conf import settings
 
 from jobs.models import Pool
-from runs.brokers import DEAD_MESSAGES, REMEDY, Broker, known_brokers
-from runs.models import Lane, LiveRun
+from runs.models import LiveRun, Queue
+from runs.scheduler.broker.config import DEAD_MESSAGES, REMEDY, Broker, known_brokers
 from runs.states import LiveState
-from scheduler_project.doctor.database import address_of, first_line
-from scheduler_project.doctor.findings import Findings, counted, fine, note, problem
-from scheduler_project.sdk.broker_tls import CheckedConnection, tls_trouble
+from scheduler_project.doctor.database import address_of, first_line, some
+from scheduler_project.doctor.findings import Findings, counted, fine, fine_unless_found, note, problem
+from scheduler_project.sdk.transport.broker_tls import CheckedConnection, tls_trouble
 
 CONNECT_SECONDS = 5
-OLDEST_VERSION = (3, 10)
-LANES_LOOKED_AT = 500
+MIN_VERSION = (3, 10)
+QUEUES_LOOKED_AT = 500
 FILES_PER_QUEUE = 4
 LOCAL = ("127.0.0.1", "localhost", "::1")
 
@@ -50,13 +50,13 @@ def answers(broker: Broker) -> Findings:
         )
         return
     name, version = properties.get("product", "a broker"), str(properties.get("version", ""))
-    yield fine(f"{name} {version}, {broker}, at {where} answers; its queues are {broker.queue_type}")
-    if (numbers := version_numbers(version)) and numbers < OLDEST_VERSION:
+    yield fine(f"{name} {version}, {broker}, at {where} answers; its broker_queues are {broker.queue_type}")
+    if (numbers := version_numbers(version)) and numbers < MIN_VERSION:
         yield problem(f"{name} {version} is too old", "upgrade to RabbitMQ 3.10 or newer")
 
 
 def names_of_pools() -> Findings:
-    """A pool may have named a broker that was taken away since."""
+    """Check that every broker named by a pool is configured."""
     named = Pool.objects.exclude(broker="").values_list("broker", "slug")
     unknown = [f"{slug} ({broker})" for broker, slug in named if broker not in settings.BROKERS]
     if unknown:
@@ -76,80 +76,72 @@ def is_there(broker: Broker) -> bool:
     try:
         with connected(broker):
             return True
-    except Exception:  # any reason will do: the check before has told it
+    except Exception:  # the check before has reported the reason
         return False
 
 
-def lane_queues() -> Findings:
-    """Passively: declaring is the schedulers' alone. Each missing queue costs its channel."""
-    lanes = lanes_with_permits()
+def broker_queues() -> Findings:
+    """Check that queues with work have a broker queue with consumers.
+
+    Broker queues are declared passively: only schedulers create them. Each missing one closes its channel."""
+    queues = queues_with_wakeups()
     missing, deaf = [], []
     for broker in filter(is_there, known_brokers().values()):
         with connected(broker) as link:
-            for queue in lanes.get(broker.name, ()):
-                consumers = consumers_of(link, queue)
-                if consumers is None:
-                    missing.append(queue)
-                elif not consumers:
-                    deaf.append(queue)
+            for broker_queue in queues.get(broker.name, ()):
+                declared = existing(link, broker_queue)
+                if declared is None:
+                    missing.append(broker_queue)
+                elif not declared.consumer_count:
+                    deaf.append(broker_queue)
     if missing:
         yield problem(
-            f"{counted(len(missing), 'queue')} of lanes with queued runs do not exist: {some(missing)}",
+            f"{counted(len(missing), 'queue')} of queues with queued runs do not exist: {some(missing)}",
             "schedulers declare them: see whether one is alive and reaches the broker",
         )
     if deaf:
         yield note(
-            f"{counted(len(deaf), 'lane')} with queued runs have no consumer: {some(deaf)};"
+            f"{counted(len(deaf), 'queue')} with queued runs have no consumer: {some(deaf)};"
             " their workers are fed from the database",
             "start a worker of the pool, or see whether its workers reach the broker",
         )
     if not missing and not deaf:
         yield fine(
-            "every lane with queued runs has a queue and a consumer" if lanes else "no lane has queued runs"
+            "every queue with queued runs has a broker_queue and a consumer"
+            if queues
+            else "no queue has queued runs"
         )
 
 
+@fine_unless_found("no message waits that no worker could read")
 def dead_messages() -> Findings:
-    """What workers could not read. A worker's log says of each what was wrong with it."""
-    found = False
+    """Check for messages that no worker could read. Workers log what is wrong with each."""
     for broker in filter(is_there, known_brokers().values()):
         with connected(broker) as link:
-            waiting = messages_of(link, DEAD_MESSAGES)
-        if waiting:
-            found = True
+            declared = existing(link, DEAD_MESSAGES)
+        if declared is not None and declared.message_count:
+            waiting = counted(declared.message_count, "message")
             yield problem(
-                f"{DEAD_MESSAGES} of {broker} holds {counted(waiting, 'message')} that no worker could read",
-                "find out who sends them, then purge the queue: docs/brokers.md says how",
+                f"{DEAD_MESSAGES} of {broker} holds {waiting} that no worker could read",
+                "find out who sends them, then purge the queue: docs/operations/brokers.md says how",
             )
-    if not found:
-        yield fine("no message waits that no worker could read")
 
 
-def lanes_with_permits() -> dict[str, list[str]]:
-    """Queues by broker."""
+def queues_with_wakeups() -> dict[str, list[str]]:
+    """Return the names of broker queues with queued runs, by broker."""
     waiting = LiveRun.objects.filter(state=LiveState.QUEUED).values_list("pool_id", "tenant_id").distinct()
-    known = {(lane.pool_id, lane.tenant_id): lane for lane in Lane.objects.select_related("pool")}
+    known = {(queue.pool_id, queue.tenant_id): queue for queue in Queue.objects.select_related("pool")}
     found = defaultdict(list)
-    for pair in waiting[:LANES_LOOKED_AT]:
+    for pair in waiting[:QUEUES_LOOKED_AT]:
         if pair in known:
-            found[known[pair].pool.broker].append(known[pair].queue)
+            found[known[pair].pool.broker].append(known[pair].broker_queue)
     return found
 
 
-def consumers_of(link: Any, queue: str) -> int | None:
-    declared = existing(link, queue)
-    return None if declared is None else int(declared.consumer_count)
-
-
-def messages_of(link: Any, queue: str) -> int:
-    declared = existing(link, queue)
-    return 0 if declared is None else int(declared.message_count)
-
-
-def existing(link: Any, queue: str) -> Any:
+def existing(link: Any, broker_queue: str) -> Any:
     channel = link.channel()
     try:
-        return channel.queue_declare(queue, passive=True)
+        return channel.queue_declare(broker_queue, passive=True)
     except NotFound:
         return None
     finally:
@@ -158,25 +150,25 @@ def existing(link: Any, queue: str) -> Any:
 
 
 def open_files() -> Findings:
-    """A broker that runs out of files stops answering altogether."""
-    lanes = Counter(Lane.objects.values_list("pool__broker", flat=True))
+    """Check the limit of open files: a broker that runs out of files stops answering."""
+    queues = Counter(Queue.objects.values_list("pool__broker", flat=True))
     for broker in known_brokers().values():
-        yield from enough_files(broker, lanes[broker.name])
+        yield from enough_files(broker, queues[broker.name])
 
 
-def enough_files(broker: Broker, queues: int) -> Findings:
+def enough_files(broker: Broker, broker_queues: int) -> Findings:
     limit = broker_file_limit(broker)
     if limit is None:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         what = "of this machine (the broker's own cannot be seen from here)"
     else:
         what = "of the broker"
-    if queues * FILES_PER_QUEUE <= limit:
-        yield fine(f"{counted(queues, 'lane queue')}; the limit of open files {what} is {limit:,}")
+    if broker_queues * FILES_PER_QUEUE <= limit:
+        yield fine(f"{counted(broker_queues, 'broker queue')}; the limit of open files {what} is {limit:,}")
         return
     yield problem(
-        f"{counted(queues, 'lane queue')} may need more than the {limit:,} open files {what}",
-        f"raise the broker's nofile limit to {queues * FILES_PER_QUEUE:,} or more (LimitNOFILE of its service)",
+        f"{counted(broker_queues, 'broker queue')} may need more than the {limit:,} open files {what}",
+        f"raise the broker's nofile limit to {broker_queues * FILES_PER_QUEUE:,} or more (LimitNOFILE of its service)",
     )
 
 
@@ -211,7 +203,3 @@ def connected(broker: Broker) -> Iterator[Any]:
 
 def version_numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
-
-
-def some(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -1,6 +1,7 @@
-"""PostgreSQL: is it there, is it ours, will it keep what it acknowledged, and does anything hold it up."""
+"""Check PostgreSQL: it answers, its tables are ours, it keeps what it acknowledges, and nothing blocks it."""
 
 import time
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -10,15 +11,16 @@ from django.db import connection, transaction
 from django.db.migrations.executor import MigrationExecutor
 from django.db.utils import DatabaseError
 
-from runs import slices
-from scheduler_project.doctor.findings import Finding, Findings, age, counted, fine, note, problem
-from scheduler_project.sdk import clock_skew
-from scheduler_project.sdk.clock_skew import RoundTrip
+from runs.scheduler.partitions import lock_session as slices
+from scheduler_project import schema_history
+from scheduler_project.doctor.findings import Findings, age, counted, fine, fine_unless_found, note, problem
+from scheduler_project.sdk.ledger import clock_skew
+from scheduler_project.sdk.ledger.clock_skew import RoundTrip
 
-OLDEST_VERSION = 14
+MIN_VERSION = 14
 LONG_TRANSACTION_SECONDS = 300
 NTP = "let both take their time from NTP; planned times follow the database's clock"
-SLOWEST_STATEMENT = "30s"
+MAX_STATEMENT_TIME = "30s"
 
 
 def reachable() -> Findings:
@@ -34,8 +36,8 @@ def reachable() -> Findings:
         return
     milliseconds = (time.monotonic() - started) * 1000
     yield fine(f"PostgreSQL {major} at {address_of(settings.DATABASE_URL)} answers in {milliseconds:.0f} ms")
-    if major < OLDEST_VERSION:
-        yield problem(f"PostgreSQL {major} is too old", f"upgrade to PostgreSQL {OLDEST_VERSION} or newer")
+    if major < MIN_VERSION:
+        yield problem(f"PostgreSQL {major} is too old", f"upgrade to PostgreSQL {MIN_VERSION} or newer")
 
 
 def is_reachable() -> bool:
@@ -50,15 +52,18 @@ def migrations() -> Findings:
     executor = MigrationExecutor(connection)
     plan = executor.migration_plan(executor.loader.graph.leaf_nodes())
     if plan:
-        names = ", ".join(f"{migration.app_label}.{migration.name}" for migration, _ in plan[:3])
-        more = f" and {len(plan) - 3} more" if len(plan) > 3 else ""
-        yield problem(
-            f"{counted(len(plan), 'migration is', 'migrations are')} not applied: {names}{more}",
-            "run `manage.py migrate`",
-        )
-    unknown = sorted(set(executor.loader.applied_migrations or {}) - set(executor.loader.graph.nodes))
+        names = some([f"{migration.app_label}.{migration.name}" for migration, _ in plan])
+        missing = counted(len(plan), "migration is", "migrations are")
+        yield problem(f"{missing} not applied: {names}", "run `manage.py migrate`")
+    applied = executor.loader.applied_migrations or {}
+    unknown = sorted(set(applied) - set(executor.loader.graph.nodes))
     ours = [f"{app}.{name}" for app, name in unknown if app.startswith("beatkeeper_")]
-    if ours:
+    if foreign := schema_history.foreign_migrations(applied):
+        yield problem(
+            f"this database cannot be used: {schema_history.describe(foreign)}",
+            "set DATABASE_URL to an empty database, or move the state folder of `make up` away",
+        )
+    elif ours:
         yield note(f"the database is newer than this code: {', '.join(ours)}", "upgrade this machine as well")
     if not plan and not ours:
         yield fine("all migrations are applied")
@@ -85,7 +90,7 @@ def durability() -> Findings:
 
 
 def pooler() -> Findings:
-    """Schedulers hold session locks, which a transaction pooler gives to everybody at once."""
+    """Check for a transaction pooler, which shares the session locks of a scheduler with everybody."""
     url = settings.DATABASE_DIRECT_URL
     try:
         slices.refuse_transaction_pooler(url)
@@ -104,17 +109,8 @@ def pooler() -> Findings:
         yield fine("no transaction pooler stands before the schedulers")
 
 
+@fine_unless_found("no transaction is older than 5 minutes")
 def long_transactions() -> Findings:
-    found = False
-    for finding in [*_open_transactions(), *_prepared_transactions(), *_replication_slots()]:
-        found = True
-        yield finding
-    if not found:
-        yield fine("no transaction is older than 5 minutes")
-
-
-def _open_transactions() -> list[Finding]:
-    lines = []
     for pid, user, application, state, seconds in rows(
         "SELECT pid, usename, coalesce(nullif(application_name, ''), 'unnamed'), state,"
         " extract(epoch FROM now() - xact_start)::float8 FROM pg_stat_activity"
@@ -122,37 +118,24 @@ def _open_transactions() -> list[Finding]:
         "   AND datname = current_database() AND pid <> pg_backend_pid() ORDER BY xact_start LIMIT 5",
         [LONG_TRANSACTION_SECONDS],
     ):
-        lines.append(
-            problem(
-                f"a transaction of {user} ({application}, {state}) is open for {age(seconds)}:"
-                " as long as it lasts, no table can be cleaned and every pass gets slower",
-                f"end it: SELECT pg_terminate_backend({pid})",
-            )
+        yield problem(
+            f"a transaction of {user} ({application}, {state}) is open for {age(seconds)}:"
+            " as long as it lasts, no table can be cleaned and every pass gets slower",
+            f"end it: SELECT pg_terminate_backend({pid})",
         )
-    return lines
-
-
-def _prepared_transactions() -> list[Finding]:
-    return [
-        problem(f"the prepared transaction {gid} is forgotten", f"end it: ROLLBACK PREPARED '{gid}'")
-        for (gid,) in rows(
-            "SELECT gid FROM pg_prepared_xacts WHERE prepared < now() - make_interval(secs => %s) LIMIT 5",
-            [LONG_TRANSACTION_SECONDS],
-        )
-    ]
-
-
-def _replication_slots() -> list[Finding]:
-    return [
-        problem(
+    for (gid,) in rows(
+        "SELECT gid FROM pg_prepared_xacts WHERE prepared < now() - make_interval(secs => %s) LIMIT 5",
+        [LONG_TRANSACTION_SECONDS],
+    ):
+        yield problem(f"the prepared transaction {gid} is left over", f"end it: ROLLBACK PREPARED '{gid}'")
+    for (name,) in rows(
+        "SELECT slot_name FROM pg_replication_slots"
+        " WHERE NOT active AND (xmin IS NOT NULL OR catalog_xmin IS NOT NULL) LIMIT 5"
+    ):
+        yield problem(
             f"the replication slot {name} has no consumer and holds back cleaning",
             f"start its consumer, or drop it: SELECT pg_drop_replication_slot('{name}')",
         )
-        for (name,) in rows(
-            "SELECT slot_name FROM pg_replication_slots"
-            " WHERE NOT active AND (xmin IS NOT NULL OR catalog_xmin IS NOT NULL) LIMIT 5"
-        )
-    ]
 
 
 def clock() -> Findings:
@@ -164,7 +147,7 @@ def clock() -> Findings:
     elif abs(skew_ms) <= clock_skew.LIMIT_MS:
         yield fine(f"this machine's clock and the database's differ by {abs(skew_ms):.0f} ms")
     else:
-        yield problem(f"this machine's clock is {clock_skew.in_words(skew_ms)}", NTP)
+        yield problem(f"this machine's clock is {clock_skew.describe(skew_ms)}", NTP)
 
 
 def setting(name: str) -> str:
@@ -173,24 +156,29 @@ def setting(name: str) -> str:
 
 
 def rows(query: str, parameters: list[Any] | dict[str, Any] | None = None) -> list[tuple[Any, ...]]:
-    """One short transaction, so that the limit of its time does not stay behind in a pooled connection."""
+    """Run a query in a short transaction, so that its time limit does not stay in a pooled connection."""
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(
             "SELECT set_config('statement_timeout', %s, true) WHERE current_setting('statement_timeout') = '0'",
-            [SLOWEST_STATEMENT],
+            [MAX_STATEMENT_TIME],
         )
         cursor.execute(query, parameters or [])
         return list(cursor.fetchall())
 
 
 def address_of(url: str) -> str:
-    """Host, port and name of a URL; never its password."""
+    """Return host, port and name of a URL, never its password."""
     parts = urlsplit(url)
     if "@" in parts.path + parts.fragment or "@" in parts.query.partition("=")[0]:
-        # A password with a character that ends the host's part.
+        # The password has a character that ends the host's part of the URL.
         return "an address that is not to be shown"
     return f"{parts.netloc.rpartition('@')[2] or 'the local socket'}{parts.path}"
 
 
 def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def some(names: Sequence[object]) -> str:
+    """List three names, and count the others."""
+    return ", ".join(map(str, names[:3])) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

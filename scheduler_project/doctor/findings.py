@@ -1,8 +1,9 @@
-"""What a check says: a sentence about what is, and one about what to do."""
+"""The findings of a check: a sentence about the state, and one about what to do."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from enum import Enum
+from functools import wraps
+from typing import NamedTuple
 
 
 class Level(str, Enum):
@@ -11,8 +12,7 @@ class Level(str, Enum):
     PROBLEM = "problem"
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     level: Level
     what: str
     do: str = ""
@@ -34,12 +34,27 @@ def problem(what: str, do: str) -> Finding:
     return Finding(Level.PROBLEM, what, do)
 
 
+def fine_unless_found(what: str) -> Callable[[Check], Check]:
+    """Let a check yield what is wrong alone; if it yields nothing, say that all is fine."""
+
+    def decorate(check: Check) -> Check:
+        @wraps(check)
+        def checked() -> Findings:
+            findings = check()
+            yield next(findings, None) or fine(what)
+            yield from findings
+
+        return checked
+
+    return decorate
+
+
 def counted(count: int, one: str, many: str = "") -> str:
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def age(seconds: float) -> str:
-    """A length of time as a person says it: 45 s, 12 min, 3.5 h, 4 days."""
+    """Format a length of time: 45 s, 12 min, 3.5 h, 4 days."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     if seconds < 7200:

@@ -1,36 +1,35 @@
-"""Who holds the work, and how far behind it is.
+"""Check which schedulers are alive, which slices they hold, and how late their jobs are.
 
-That a scheduler lives is known by the session locks it holds, and by nothing else; what it tells of itself is for
-people to read.
+A scheduler is alive while it holds its session locks; its own reports are for people to read.
 """
 
 import time
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
-from jobs.database_clock import database_now
+from jobs.clock import database_now
 from jobs.models import JOB_SLICES, Pool
-from runs import slices
-from runs.holding import BALANCE_SECONDS
-from runs.models import SchedulerNode
-from runs.presence import SILENT_SECONDS, troubles_of
-from runs.publish import AWAY, UNKNOWN
-from runs.queries import SQL
+from runs.models import SchedulerNode, WorkerNode
+from runs.reasons import NOTICES
+from runs.scheduler.partitions import lock_session as slices
+from runs.scheduler.partitions.share import BALANCE_SECONDS
+from runs.scheduler.status import SILENT_SECONDS, troubles_of
+from runs.sql import SQL
 from scheduler_project.doctor.database import NTP, rows
-from scheduler_project.doctor.findings import Findings, age, counted, fine, note, problem
-from scheduler_project.doctor.work import LATE_SECONDS, SHOWN, living_workers
-from scheduler_project.sdk import clock_skew
+from scheduler_project.doctor.findings import Findings, age, counted, fine, fine_unless_found, note, problem
+from scheduler_project.doctor.runs import LATE_SECONDS, SHOWN
+from scheduler_project.sdk.ledger import clock_skew
 
 START = "start one: celery -A scheduler_project beat -S runs.beat:PartitionedScheduler"
 LOOK_AGAIN = "look again in ten seconds; if it stays so, restart the schedulers and look in their log"
-# Twice what it takes to look around.
-HAND_OVER_SECONDS = 2 * BALANCE_SECONDS
+# Twice the interval in which schedulers rebalance: long enough for a slice to change hands.
+REBALANCE_SECONDS = 2 * BALANCE_SECONDS
 
 
 def alive() -> Findings:
     members = len(held(slices.JOBS + slices.MEMBER))
     if not members:
-        yield problem("no scheduler is alive: nothing is fired, nothing is handed over", START)
+        yield problem("no scheduler is alive: nothing is triggered, nothing is dispatched", START)
     elif members == 1:
         yield fine("1 scheduler is alive; a second one would take over in seconds")
     else:
@@ -38,34 +37,34 @@ def alive() -> Findings:
 
 
 def coverage() -> Findings:
-    """Only told of living schedulers: without any, everything is uncovered and the check before has said so."""
+    """Check that all slices and pools are held; without a living scheduler, the check before has reported it."""
     if not held(slices.JOBS + slices.MEMBER):
         return
     jobs = uncovered(slices.JOBS, range(JOB_SLICES))
     pools = uncovered(slices.POOLS, Pool.objects.values_list("pk", flat=True))
     if jobs:
         yield problem(
-            f"{len(jobs)} of {JOB_SLICES} slices of the jobs are held by no scheduler: their jobs do not fire",
+            f"{len(jobs)} of {JOB_SLICES} slices of the jobs are held by no scheduler: their jobs are not triggered",
             LOOK_AGAIN,
         )
     if pools:
         slugs = ", ".join(Pool.objects.filter(pk__in=pools).values_list("slug", flat=True)[:5])
         yield problem(
-            f"{counted(len(pools), 'pool')} held by no scheduler, so nothing is handed over there: {slugs}",
+            f"{counted(len(pools), 'pool')} held by no scheduler, so nothing is dispatched there: {slugs}",
             LOOK_AGAIN,
         )
-    alone = uncovered(slices.RESCUE, [0])
-    if alone:
+    recovery = uncovered(slices.RECOVERY, [0])
+    if recovery:
         yield problem(
-            "no scheduler rescues: runs of lost workers stay where they are, and no retry begins",
+            "no scheduler runs recovery: runs of lost workers stay as they are, and no retry begins",
             LOOK_AGAIN,
         )
-    if not jobs and not pools and not alone:
-        yield fine(f"all {JOB_SLICES} slices of the jobs, all pools and the rescue are held by a scheduler")
+    if not jobs and not pools and not recovery:
+        yield fine(f"all {JOB_SLICES} slices of the jobs, all pools and recovery are held by a scheduler")
 
 
 def behind() -> Findings:
-    """By slices: one that stays behind while the others go on has a holder that hangs, or none."""
+    """Check by slices how late jobs are: a slice that stays behind has no holder, or a hanging one."""
     marks, now = watermarks(), database_now()
     late = {number: at for number, at in marks.items() if now - at > timedelta(seconds=LATE_SECONDS)}
     if not late:
@@ -73,34 +72,31 @@ def behind() -> Findings:
         yield fine(f"no slice is behind; the oldest time that is due was {age(oldest.total_seconds())} ago")
         return
     worst = min(late, key=lambda number: late[number])
-    holder = holders(slices.JOBS).get(worst, "nobody")
+    holder = dict(_locks(slices.JOBS)).get(worst, "no scheduler")
     yield problem(
         f"{len(late)} of {JOB_SLICES} slices of the jobs are behind, slice {worst} by"
         f" {age((now - late[worst]).total_seconds())}; it is held by {holder}",
-        "look in that scheduler's log" if holder != "nobody" else LOOK_AGAIN,
+        "look in that scheduler's log" if holder != "no scheduler" else LOOK_AGAIN,
     )
 
 
-def hand_over() -> Findings:
-    """By pools: what may go and is not handed over."""
-    now, slow = database_now(), False
+@fine_unless_found("no dispatchable run waits")
+def waiting_queues() -> Findings:
+    """Check by pools for runs that may be dispatched and are not."""
+    now = database_now()
     slugs = dict(Pool.objects.values_list("pk", "slug"))
-    for pool, (oldest, lanes) in oldest_waiting().items():
+    for pool, (oldest, queues) in oldest_waiting().items():
         waited = (now - oldest).total_seconds()
-        if waited <= LATE_SECONDS:
-            continue
-        slow = True
-        yield note(
-            f"in the pool {slugs.get(pool, pool)} {counted(lanes, 'lane waits', 'lanes wait')} for free slots,"
-            f" the longest for {age(waited)}",
-            "add workers to the pool, or see what keeps their slots",
-        )
-    if not slow:
-        yield fine("what may go is handed over at once")
+        if waited > LATE_SECONDS:
+            yield note(
+                f"in the pool {slugs.get(pool, pool)} {counted(queues, 'queue waits', 'queues wait')} for free slots,"
+                f" the longest for {age(waited)}",
+                "add workers to the pool, or see what keeps their slots",
+            )
 
 
 def loops() -> Findings:
-    """What the schedulers say of their own loops, and who fell silent without a farewell."""
+    """Check the loops by the schedulers' own reports, and note schedulers that stopped without leaving."""
     now, ill = database_now(), False
     for node in SchedulerNode.objects.filter(left_at=None).order_by("-last_seen_at")[:50]:
         silent = (now - node.last_seen_at).total_seconds()
@@ -110,65 +106,54 @@ def loops() -> Findings:
         for name, since in troubles_of(node.loops).items():
             ill = True
             last = "never succeeded" if since is None else f"last succeeded {age(since)} ago"
-            yield problem(f"the {name} loop of the scheduler {node} {last}", "its log names what holds it up")
+            yield problem(f"the {name} loop of the scheduler {node} {last}", "its log names the cause")
     if not ill:
-        yield fine("the loops of all schedulers are at work")
+        yield fine("the loops of all schedulers succeed")
 
 
 def clocks() -> Findings:
-    """Of the machines that schedulers and workers run on; nothing is decided by them, but people read them."""
+    """Check the clocks of the schedulers' and workers' machines. Only people read them: the database's decides."""
     recent = database_now() - timedelta(seconds=SILENT_SECONDS)
-    told = [
-        *((f"the scheduler {node}", node.skew_ms) for node in living_schedulers(recent)),
-        *((f"the worker {node}", node.skew_ms) for node in living_workers()),
+    living = SchedulerNode.objects.filter(left_at=None, last_seen_at__gt=recent).order_by("host", "pid")
+    reports = [
+        *((f"the scheduler {node}", node.skew_ms) for node in living),
+        *((f"the worker {node}", node.skew_ms) for node in WorkerNode.objects.living()),
     ]
-    far = [(who, skew) for who, skew in told if skew is not None and abs(skew) > clock_skew.LIMIT_MS]
+    far = [(who, skew) for who, skew in reports if skew is not None and abs(skew) > clock_skew.LIMIT_MS]
     for who, skew in sorted(far, key=lambda one: -abs(one[1]))[:SHOWN]:
-        yield problem(f"the clock of {who} is {clock_skew.in_words(skew)}", NTP)
+        yield problem(f"the clock of {who} is {clock_skew.describe(skew)}", NTP)
     if not far:
-        worst = max((abs(skew) for _, skew in told if skew is not None), default=0.0)
-        yield fine(
-            f"the clocks of schedulers and workers differ from the database's by {worst:.0f} ms at most"
-        )
-
-
-def living_schedulers(since: datetime) -> Iterable[SchedulerNode]:
-    return SchedulerNode.objects.filter(left_at=None, last_seen_at__gt=since).order_by("host", "pid")
+        ms = max((abs(skew) for _, skew in reports if skew is not None), default=0.0)
+        yield fine(f"the clocks of schedulers and workers differ from the database's by {ms:.0f} ms at most")
 
 
 def watermarks() -> dict[int, datetime]:
-    """The oldest due and unfired planned time of each slice that has one."""
+    """Return the oldest due planned time of each slice that has one."""
     return dict(rows(SQL["watermarks"], {"slices": JOB_SLICES}))
 
 
 def oldest_waiting() -> dict[int, tuple[datetime, int]]:
-    """By pool, since when the run at the head of a lane waits that may go, and how many lanes wait."""
-    return {
-        pool: (oldest, lanes)
-        for pool, oldest, lanes in rows(SQL["oldest_waiting"], {"notices": [AWAY, UNKNOWN]})
-    }
+    """Return by pool since when the first dispatchable run waits, and how many queues wait."""
+    found = rows(SQL["oldest_waiting"], {"notices": list(NOTICES)})
+    return {pool: (oldest, queues) for pool, oldest, queues in found}
 
 
 def uncovered(kind: int, universe: Iterable[int]) -> set[int]:
-    """Held by nobody, and also not a moment later: what changes hands is nobody's meanwhile."""
+    """Return what nobody holds, now and a moment later: between two holders nobody holds it."""
     missing = set(universe) - set(held(kind))
     if not missing:
         return missing
-    time.sleep(HAND_OVER_SECONDS)
+    time.sleep(REBALANCE_SECONDS)
     return missing - set(held(kind))
 
 
 def held(kind: int) -> list[int]:
-    """The keys of granted locks of this kind in this database, a shared one once for each holder."""
+    """Return the keys of granted locks of a kind in this database, a shared one once for each holder."""
     return [key for key, _ in _locks(kind)]
 
 
-def holders(kind: int) -> dict[int, str]:
-    """Who holds each key, as the sessions are named."""
-    return dict(_locks(kind))
-
-
 def _locks(kind: int) -> list[tuple[int, str]]:
+    """Return key and holder of each lock; a holder is known by the name of its session."""
     found = rows(
         "SELECT objid::bigint, coalesce(nullif(application_name, ''), 'an unnamed session')"
         " FROM pg_locks LEFT JOIN pg_stat_activity USING (pid)"

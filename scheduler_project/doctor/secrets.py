@@ -1,6 +1,6 @@
-"""The tenants' secrets: is there a key that encrypts, and for each that is kept one that opens it."""
+"""Check the keys of the tenants' secrets: one encrypts new secrets, and each stored one has a key that decrypts it."""
 
-from jobs import tenant_secrets
+from jobs.secrets import service as tenant_secrets
 from scheduler_project.doctor.findings import Findings, counted, fine, note, problem
 
 LOST = "put the key that is missing back, behind the others; without it give these secrets new values"
@@ -31,5 +31,6 @@ def _without_keys(kept: int) -> Findings:
         yield problem(f"{counted(kept, 'secret')} and no key: ENCRYPTION_KEYS is not set", LOST)
     else:
         yield note(
-            "ENCRYPTION_KEYS is not set: no tenant can keep a secret", "make a key as docs/secrets.md says"
+            "ENCRYPTION_KEYS is not set: no tenant can keep a secret",
+            "make a key as docs/operations/secrets.md says",
         )

@@ -1,6 +1,6 @@
-"""`beatkeeper plan|apply|drift --app payments.celery`: declared jobs beside those the platform has.
+"""`beatkeeper plan|apply|drift --app payments.celery`: compare declared jobs with those the platform has.
 
-Ends with 0, with 1 when jobs have drifted (drift) or were refused (apply), with 2 when nothing could be compared.
+The exit status is 0, 1 when jobs have drifted (drift) or were refused (apply), and 2 when nothing could be compared.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from .declarations.plan import ChangeKind, PlannedChange, plan, summary
 from .errors import BeatkeeperError
-from .plan import Change, Kind, plan, summary
+from .registry import keeper_of
 
 if TYPE_CHECKING:
     from .app import Beatkeeper
@@ -32,9 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(
-        prog="beatkeeper", description=__doc__.partition("\n")[0] if __doc__ else ""
-    )
+    top = argparse.ArgumentParser(prog="beatkeeper", description=(__doc__ or "").partition("\n")[0])
     acts = top.add_subparsers(required=True, metavar="plan|apply|drift")
     for name, act, words in (
         ("plan", show_plan, "show what applying would change"),
@@ -53,10 +52,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def find_keeper(name: str) -> Beatkeeper:
-    """As `celery -A` finds the app, with its task modules loaded, so that all of them have declared."""
+    """Find the app as `celery -A` does, with its task modules loaded, so that all their jobs are declared."""
     from celery.app.utils import find_app
-
-    from .app import keeper_of
 
     sys.path.insert(0, os.getcwd())
     app = find_app(name)
@@ -65,64 +62,54 @@ def find_keeper(name: str) -> Beatkeeper:
     return keeper_of(app)
 
 
-def planned(keeper: Beatkeeper) -> list[Change]:
+def planned(keeper: Beatkeeper) -> list[PlannedChange]:
     return plan(keeper.declarations(), keeper.link().declared(), pool=keeper.pool, source=keeper.source)
 
 
 def show_plan(keeper: Beatkeeper, given: argparse.Namespace) -> int:
-    tell(planned(keeper), given.json)
+    changes = planned(keeper)
+    print_changes(changes, summary(changes), given.json)
     return DONE
 
 
 def show_drift(keeper: Beatkeeper, given: argparse.Namespace) -> int:
     drifted = [change for change in planned(keeper) if change.drift]
-    if given.json:
-        print(json.dumps([change.as_json() for change in drifted], indent=2))
-    else:
-        for change in drifted:
-            print("\n".join(change.lines()))
-        print(f"{len(drifted)} drifted" if drifted else "Every declared job is as it was applied.")
+    found = f"{len(drifted)} drifted" if drifted else "Every declared job is as it was applied."
+    print_changes(drifted, found, given.json)
     return DIFFERENT if drifted else DONE
 
 
 def apply(keeper: Beatkeeper, given: argparse.Namespace) -> int:
-    changes = planned(keeper)
+    changes, link = planned(keeper), keeper.link()
     if not given.json:
-        tell(changes, False)
-    gone = [change.name for change in changes if change.kind == Kind.REMOVED] if given.prune else []
+        print_changes(changes, summary(changes), as_json=False)
+    gone = [change.name for change in changes if change.kind == ChangeKind.REMOVED] if given.prune else []
     again = [change.name for change in changes if change.drift]
     to_apply = {change.name for change in changes if change.to_apply}
     specs = [spec for spec in keeper.declarations() if spec["name"] in to_apply]
-    now = (
-        keeper.link().declare(specs, again=again, withdraw=gone)
-        if specs or gone
-        else keeper.link().declared()
-    )
+    now = link.declare(specs, again=again, withdraw=gone) if specs or gone else link.declared()
     refused = {one.name: one.error for one in now if one.name in to_apply and one.error}
     waiting = sorted(one.name for one in now if one.name in {*to_apply, *gone} and one.waiting)
     if given.json:
-        told = [change.as_json() for change in changes]
-        print(json.dumps({"changes": told, "refused": refused, "waiting": waiting}, indent=2))
+        shown = [change.as_json() for change in changes]
+        print(json.dumps({"changes": shown, "refused": refused, "waiting": waiting}, indent=2))
     else:
-        tell_applied(len(to_apply) + len(gone), refused, waiting)
+        for name, reason in refused.items():
+            print(f"refused: {name}: {reason}", file=sys.stderr)
+        if waiting:
+            print(f"waits for a scheduler: {', '.join(waiting)}", file=sys.stderr)
+        count = len(to_apply) + len(gone)
+        print(f"Applied: {count - len(refused) - len(waiting)} of {count}.")
     return DIFFERENT if refused or waiting else DONE
 
 
-def tell_applied(wanted: int, refused: dict[str, str], waiting: list[str]) -> None:
-    for name, reason in refused.items():
-        print(f"refused: {name}: {reason}", file=sys.stderr)
-    if waiting:
-        print(f"waits for a scheduler: {', '.join(waiting)}", file=sys.stderr)
-    print(f"Applied: {wanted - len(refused) - len(waiting)} of {wanted}.")
-
-
-def tell(changes: Sequence[Change], as_json: bool) -> None:
+def print_changes(changes: Sequence[PlannedChange], last_line: str, as_json: bool) -> None:
     if as_json:
         print(json.dumps([change.as_json() for change in changes], indent=2))
         return
     for change in changes:
         print("\n".join(change.lines()))
-    print(summary(changes))
+    print(last_line)
 
 
 if __name__ == "__main__":

@@ -1,26 +1,32 @@
-"""What a code base may have to handle when it asks the platform for something."""
+"""Errors of the platform and its ledger, as a code base or a worker may have to handle them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .ledger import LedgerRefused
+
+class LedgerUnavailable(Exception):
+    """The ledger gave no answer; the request may or may not have been carried out."""
+
+
+class LedgerRefused(Exception):
+    """The ledger refused the request, and would refuse it again."""
 
 
 class BeatkeeperError(Exception):
-    """The platform did not do what it was asked."""
+    """The platform did not carry out a request."""
 
 
 class PlatformAway(BeatkeeperError):
-    """The platform gave no answer in time; what it was asked may or may not have happened.
+    """The platform gave no answer in time; the request may or may not have been carried out.
 
-    Asking again with the same key does it once.
+    Sending it again with the same key carries it out once.
     """
 
 
 class PlatformRefused(BeatkeeperError):
-    """The platform answered that this cannot be: `field` names the part, `detail` the reason, `hint` what would do."""
+    """The platform refused the request: `field` names the part, `detail` the reason, `hint` what would be right."""
 
     def __init__(
         self,
@@ -34,35 +40,34 @@ class PlatformRefused(BeatkeeperError):
     ) -> None:
         self.detail, self.code, self.field, self.hint, self.status = detail, code, field, hint, status
         self.errors = [dict(error) for error in errors]
-        super().__init__(self._words())
-
-    def _words(self) -> str:
-        named = self.errors or [{"field": self.field, "detail": self.detail, "hint": self.hint}]
-        return "; ".join(_in_words(error) for error in named)
+        described = self.errors or [{"field": field, "detail": detail, "hint": hint}]
+        super().__init__("; ".join(map(_describe, described)))
 
 
 class KeyRefused(PlatformRefused, LedgerRefused):
-    """The key is wrong, expired, revoked, or of another role; what was asked with it may be good."""
+    """The key is wrong, expired, revoked, or of another role; the request itself may be good."""
 
 
 class UnknownToPlatform(PlatformRefused):
-    """There is nothing of that name or id, or it is another team's."""
+    """Nothing has that name or id, or it belongs to another team."""
 
 
 class PlatformConflict(PlatformRefused):
     """The present state does not allow it."""
 
 
-def refusal(status: int, problem: Mapping[str, Any]) -> PlatformRefused:
-    """Of an answer in problem+json; whatever it lacks is made good."""
-    kinds = {
-        401: KeyRefused,
-        403: KeyRefused,
-        404: UnknownToPlatform,
-        409: PlatformConflict,
-        422: PlatformConflict,
-    }
-    return kinds.get(status, PlatformRefused)(
+KINDS = {
+    401: KeyRefused,
+    403: KeyRefused,
+    404: UnknownToPlatform,
+    409: PlatformConflict,
+    422: PlatformConflict,
+}
+
+
+def error_of(status: int, problem: Mapping[str, Any]) -> PlatformRefused:
+    """Make the error for an answer in problem+json. Fields that it lacks are filled in."""
+    return KINDS.get(status, PlatformRefused)(
         str(problem.get("detail") or f"the platform answered {status}"),
         code=str(problem.get("code") or "refused"),
         field=problem.get("field") or None,
@@ -72,7 +77,7 @@ def refusal(status: int, problem: Mapping[str, Any]) -> PlatformRefused:
     )
 
 
-def _in_words(error: Mapping[str, Any]) -> str:
+def _describe(error: Mapping[str, Any]) -> str:
     where = f"{error['field']}: " if error.get("field") else ""
     hint = f" ({error['hint']})" if error.get("hint") else ""
     return f"{where}{error.get('detail')}{hint}"

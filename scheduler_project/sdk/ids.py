@@ -1,4 +1,4 @@
-"""Identities. A run's id *is* its job and planned time, so a second run of that time cannot exist.
+"""Make ids. A run's id follows from its job and planned time, so a second run of that time cannot exist.
 
 Layout of UUIDv7 (48 bits of milliseconds first), version 8: rows sort by time, and the id alone says which
 daily partition holds the row. The other 74 bits are a hash.
@@ -16,17 +16,17 @@ MAX_MS = (1 << 48) - 1
 
 
 def run_id(job_id: UUID, planned_at: datetime) -> UUID:
-    """The one run of this job at this planned time, whoever triggers it."""
+    """Return the id of the job's one run at this planned time, however it is triggered."""
     return _build(milliseconds(planned_at), b"planned", job_id.bytes)
 
 
 def created_run_id(created_at: datetime, discriminator: bytes) -> UUID:
-    """A run nobody planned (manual, retry): its time is its creation, the discriminator its request."""
+    """Return the id of an unplanned run (manual, retry): by its creation time, and a discriminator of its request."""
     return _build(milliseconds(created_at), b"created", discriminator)
 
 
 def attempt_id(run: UUID, claim_seq: int) -> UUID:
-    """Lies in the same partition range as its run; the same claim always has the same id."""
+    """Return the same id for the same claim, in the partition range of its run."""
     return _build(run.int >> 80, b"attempt", run.bytes + claim_seq.to_bytes(8, "big"))
 
 
@@ -48,7 +48,7 @@ def instant_of(identity: UUID) -> datetime:
 
 
 def id_range(start: datetime, end: datetime) -> tuple[UUID, UUID]:
-    """Bounds of the ids of [start, end), for pruning."""
+    """Return the bounds of the ids of [start, end), for partition pruning."""
     return UUID(int=milliseconds(start) << 80), UUID(int=milliseconds(end) << 80)
 
 

@@ -1,4 +1,4 @@
-"""What came out of an attempt, as a value: it is made first, and only then told to the ledger."""
+"""The outcome of an attempt as a value. It is made first and reported afterwards."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from .masking import Mask, unmasked
-from .references import SecretMissing
+from .secret_values.masking import Mask, unmasked
+from .secret_values.references import SecretMissing
 
 SUCCEEDED = "succeeded"
 FAILED = "failed"
@@ -24,9 +24,9 @@ WORKER_LOST = "worker_lost"
 CANCELLED = "cancelled"
 ERROR_CLASSES = (TRANSIENT, PERMANENT, USER, TIMEOUT, WORKER_LOST, CANCELLED)
 
-LINE_LENGTH = 500
-TYPE_LENGTH = 200
-MOST_BASES = 50
+MAX_LINE = 500
+MAX_TYPE = 200
+MAX_BASES = 50
 HERE = os.path.dirname(__file__) + os.sep
 
 
@@ -43,7 +43,7 @@ class UnknownTarget(Exception):
 
 
 class CannotReplace(Exception):
-    """The target would have another one run in its place."""
+    """The target tried to put another one in its place."""
 
 
 class TimeLimitReached(Exception):
@@ -74,14 +74,14 @@ class Outcome:
     result: Any = None
     retry_after: float | None = None
     log: LogPointer | None = None
-    # What a retry policy may call the error, the most specific name first.
+    # Names of the error for a retry policy, the most specific first.
     names: tuple[str, ...] = ()
-    # What the next attempt is given instead of what this one was.
+    # The next attempt's input, where it differs from this one's.
     next_input: dict[str, Any] | None = None
-    # The call was accepted and its outcome follows: by whom, and within how many seconds.
+    # The call was accepted and its outcome follows: the digest of the token, and within how many seconds.
     callback_digest: str = ""
     callback_timeout: float = 0.0
-    # Of the callback that told this outcome: its repetition is recognised by it.
+    # Identifies the callback that reported this outcome, so that its repetition is recognised.
     callback_content: str = ""
 
     @property
@@ -112,7 +112,6 @@ def failure(
     *,
     error_class: str | None = None,
     retry_after: float | None = None,
-    exit_code: int | None = None,
     next_input: dict[str, Any] | None = None,
     masked: Mask = unmasked,
 ) -> Outcome:
@@ -125,7 +124,6 @@ def failure(
         error_line=first_line(masked(str(exception) or type(exception).__doc__ or "")),
         fingerprint=fingerprint(exception, masked),
         retry_after=retry_after,
-        exit_code=exit_code,
         names=names_of(exception),
         next_input=next_input,
     )
@@ -141,7 +139,8 @@ def stated_failure(
     exit_code: int | None = None,
     retry_after: float | None = None,
 ) -> Outcome:
-    """A failure nobody raised: an exit code, a status, a process that was killed."""
+    """Make a failure that was not raised: an exit code, a status, a process that was killed."""
+    status = re.fullmatch(r"HTTP (\d)\d\d", error_type)
     return Outcome(
         FAILED,
         started_at,
@@ -152,12 +151,12 @@ def stated_failure(
         fingerprint=_digest([error_type, without_numbers(first_line(line))]),
         exit_code=exit_code,
         retry_after=retry_after,
-        names=stated_names(error_type),
+        names=(error_type, f"HTTP {status[1]}xx") if status else (error_type,),
     )
 
 
 def as_stopped(outcome: Outcome, reason: str, timeout: float) -> Outcome:
-    """A body that was asked to stop fails in its own way; why it was asked is what counts."""
+    """Replace the failure of a body that was signalled to stop by the reason for the signal."""
     if outcome.succeeded or reason not in (TIMEOUT, CANCELLED):
         return outcome
     return stopped_outcome(reason, timeout, outcome.started_at, outcome.finished_at, outcome.exit_code)
@@ -166,49 +165,43 @@ def as_stopped(outcome: Outcome, reason: str, timeout: float) -> Outcome:
 def stopped_outcome(
     reason: str, timeout: float, started_at: datetime, finished_at: datetime, exit_code: int | None = None
 ) -> Outcome:
+    name, line = "RunCancelled", "The run was cancelled."
     if reason == TIMEOUT:
-        line = f"The run reached its time limit of {timeout:g} s."
-        return stated_failure(TIMEOUT, "TimeLimitReached", line, started_at, finished_at, exit_code=exit_code)
-    line = "The run was cancelled."
-    return stated_failure(CANCELLED, "RunCancelled", line, started_at, finished_at, exit_code=exit_code)
+        name, line = "TimeLimitReached", f"The run reached its time limit of {timeout:g} s."
+    return stated_failure(reason, name, line, started_at, finished_at, exit_code=exit_code)
 
 
 def names_of(exception: BaseException) -> tuple[str, ...]:
-    """Of its class and the bases of that, in the order of inheritance: each as it is written, and with its module."""
+    """List the names of its class and its bases, in the order of inheritance, each with and without its module."""
     names: dict[str, None] = {}
-    for kind in type(exception).__mro__[:MOST_BASES]:
+    for kind in type(exception).__mro__[:MAX_BASES]:
         if kind is not object:
             names[f"{kind.__module__}.{kind.__qualname__}"] = None
             names[kind.__name__] = None
-    return tuple(name[-TYPE_LENGTH:] for name in names)
-
-
-def stated_names(error_type: str) -> tuple[str, ...]:
-    status = re.fullmatch(r"HTTP (\d)\d\d", error_type)
-    return (error_type, f"HTTP {status[1]}xx") if status else (error_type,)
+    return tuple(name[-MAX_TYPE:] for name in names)
 
 
 def type_name(exception: BaseException) -> str:
     kind = type(exception)
-    ours = kind.__module__.startswith(f"{__package__}.")
-    named_alone = ours or kind.__module__ == "builtins"
+    named_alone = kind.__module__ == "builtins" or kind.__module__.startswith(f"{__package__}.")
     name = kind.__qualname__ if named_alone else f"{kind.__module__}.{kind.__qualname__}"
-    # The ledger keeps this much of it; a report that it refused would be tried again with the whole body.
-    return first_line(name)[-TYPE_LENGTH:]
+    # The ledger stores this much; a report that it refused would make the run execute again.
+    return first_line(name)[-MAX_TYPE:]
 
 
 def first_line(text: str) -> str:
-    # A message may hold anything; PostgreSQL takes neither NUL nor half a character.
+    # PostgreSQL takes neither NUL nor half a character.
     text = text.replace("\x00", "").encode("utf-8", "backslashreplace").decode()
     lines = text.strip().splitlines()
     line = lines[0].strip() if lines else ""
-    return line if len(line) <= LINE_LENGTH else line[: LINE_LENGTH - 1] + "…"
+    return line if len(line) <= MAX_LINE else line[: MAX_LINE - 1] + "…"
 
 
 def fingerprint(exception: BaseException, masked: Mask = unmasked) -> str:
-    """The same for the same mistake: line numbers, addresses, counts and secrets in the message do not change it."""
+    """Hash the error so that line numbers, addresses, counts and secrets in its message do not change the result."""
     frames = [
-        f"{_module_path(frame.filename)}:{frame.name}"
+        # The last two parts of the path: the rest differs between machines.
+        "/".join(frame.filename.replace("\\", "/").split("/")[-2:]) + f":{frame.name}"
         for frame in traceback.extract_tb(exception.__traceback__)
         if "/celery/" not in frame.filename and not frame.filename.startswith(HERE)
     ]
@@ -219,11 +212,6 @@ def fingerprint(exception: BaseException, masked: Mask = unmasked) -> str:
 def without_numbers(text: str) -> str:
     text = re.sub(r"0x[0-9a-fA-F]+|\b[0-9a-fA-F]{8,}\b", "#", text)
     return re.sub(r"\d+", "#", text)
-
-
-def _module_path(filename: str) -> str:
-    """The last two parts: the rest differs between machines."""
-    return "/".join(filename.replace("\\", "/").split("/")[-2:])
 
 
 def _digest(parts: list[str]) -> str:

@@ -1,6 +1,6 @@
-"""Pure: from what came out and how often it was tried to what happens next.
+"""Decide from an outcome and the number of tries what happens next.
 
-An attempt whose worker was lost says nothing of the run: it has a cap of its own (`max_losses`) and takes nothing
+An attempt whose worker was lost says nothing about the run: it has a cap of its own (`max_losses`) and takes nothing
 from `max_attempts`. What a policy lists as permanent, transient or user decides how a failure counts, by the name of
 the exception or of one of its bases, by HTTP status or by exit code; the most specific name wins.
 """
@@ -30,14 +30,14 @@ DEFAULT_RETRY: Mapping[str, Any] = {
     "jitter": "full",
 }
 DEFAULT_MAX_LOSSES = 3
-MOST_ATTEMPTS = 100
-# Named in the policy; in this order where the same error is named in two ways.
+MAX_ATTEMPTS = 100
+# Classes that a policy lists errors under; the first counts where one is listed twice.
 NAMED_CLASSES = (PERMANENT, USER, TRANSIENT)
 RETRIED = (TRANSIENT, TIMEOUT, WORKER_LOST)
-# Of these a policy may say something else; a cancelled run is cancelled, and a lost worker is nobody's error.
+# A policy may reclassify these; a cancelled run is cancelled, and a lost worker is no error of the run.
 CLASSIFIED = (TRANSIENT, PERMANENT, USER, TIMEOUT)
-# What a target asks for may be longer than our cap, but a header from outside must not park a run for years.
-LONGEST_REQUESTED_DELAY = 7 * 86_400.0
+# A target may request more than the policy's cap, but a header from outside must not delay a run for years.
+MAX_REQUESTED_DELAY = 7 * 86_400.0
 
 
 @dataclass(frozen=True)
@@ -54,36 +54,36 @@ def decide(
     *,
     losses: int = 0,
 ) -> Verdict:
-    """`losses` of the attempts before this one ended with their worker."""
+    """Decide the run's next state; `losses` of the attempts before this one ended with their worker."""
     if outcome.awaited:
         return Verdict(WAITING_CALLBACK, outcome.callback_timeout)
     if outcome.succeeded:
         return Verdict(SUCCEEDED)
     policy = {**DEFAULT_RETRY, **(retry or {})}
     if outcome.error_class == WORKER_LOST:
-        if losses + 1 >= most_losses(policy):
+        if losses + 1 >= max_losses_of(policy):
             return Verdict(DEAD)
         return Verdict(DELAYED, spread(losses + 1, policy, uniform))
     tries = attempt - losses
     if outcome.error_class not in RETRIED or tries >= int(policy["max_attempts"]):
         return Verdict(DEAD)
     if outcome.retry_after is not None and math.isfinite(outcome.retry_after):
-        return Verdict(DELAYED, min(max(outcome.retry_after, 0.0), LONGEST_REQUESTED_DELAY))
+        return Verdict(DELAYED, min(max(outcome.retry_after, 0.0), MAX_REQUESTED_DELAY))
     return Verdict(DELAYED, spread(tries, policy, uniform))
 
 
-def most_losses(policy: Mapping[str, Any], default: int = DEFAULT_MAX_LOSSES) -> int:
-    """Whoever allows one attempt, and says nothing of lost workers, does not want the run to begin twice."""
+def max_losses_of(policy: Mapping[str, Any], default: int = DEFAULT_MAX_LOSSES) -> int:
+    """Return the cap on lost attempts: a policy with one attempt and no cap must not begin the run twice."""
     return int(policy.get("max_losses") or (1 if policy.get("max_attempts") == 1 else default))
 
 
 def spread(tries: int, policy: Mapping[str, Any], uniform: Callable[[float, float], float]) -> float:
-    """The delay after so many tries. With jitter, runs that failed together do not come back together."""
-    longest = longest_delay(tries, policy)
+    """Draw the delay after so many tries. With jitter, runs that failed together do not come back together."""
+    longest = max_delay(tries, policy)
     return longest if policy["jitter"] == "none" else uniform(0.0, longest)
 
 
-def longest_delay(tries: int, policy: Mapping[str, Any]) -> float:
+def max_delay(tries: int, policy: Mapping[str, Any]) -> float:
     base, cap = float(policy["base"]), float(policy["cap"])
     if policy["backoff"] == "immediate":
         return 0.0
@@ -91,15 +91,15 @@ def longest_delay(tries: int, policy: Mapping[str, Any]) -> float:
         return min(cap, base)
     if policy["backoff"] == "linear":
         return min(cap, base * tries)
-    # Above 2**62 the cap has long won; a larger exponent would overflow the float.
+    # Above 2**62 the cap applies anyway; a larger exponent would overflow the float.
     return min(cap, base * 2.0 ** min(tries - 1, 62))
 
 
-def breakers_failure(outcome: Outcome, state: str | None) -> bool | None:
-    """Whether an ended attempt counts as a failure for its job's breaker; None: it says nothing of how the job does.
+def breaker_failure(outcome: Outcome, state: str | None) -> bool | None:
+    """Tell whether an ended attempt counts as a failure for its job's breaker; None: it says nothing about the job.
 
-    Attempts count, not runs: one run that is tried again and again may open it. What is wrong with the input, or was
-    cancelled or given back, may be fine for the next run.
+    Attempts count, not runs: one run that is tried again and again may open the breaker. A wrong input, a cancel or a
+    run that was given back says nothing about the next run.
     """
     if state == SUCCEEDED:
         return False
@@ -107,7 +107,7 @@ def breakers_failure(outcome: Outcome, state: str | None) -> bool | None:
 
 
 def classified(outcome: Outcome, retry: Mapping[str, Any] | None) -> Outcome:
-    """With the error class that the policy gives to what was raised or stated."""
+    """Give the outcome the error class under which the policy lists its error."""
     if outcome.error_class not in CLASSIFIED or not retry:
         return outcome
     for name in outcome.names:

@@ -6,7 +6,7 @@ from django.db import IntegrityError, connection, transaction
 from auditlog.actions import Action
 from auditlog.models import AuditEntry
 from auditlog.record import record
-from tests.factories import make_tenant
+from tests.support.factories import make_tenant
 
 pytestmark = pytest.mark.django_db
 

@@ -15,8 +15,9 @@ from auditlog.context import acting_as, current_actor
 from auditlog.middleware import AuditContextMiddleware
 from auditlog.models import ActorKind, AuditEntry
 from auditlog.record import RecordedOutsideTransaction, record
-from auditlog.redaction import MASK, is_secret, redact
-from tests.factories import make_tenant, make_user, post_job
+from auditlog.redaction import MASK, redact
+from scheduler_project.sdk.secret_values.names import is_secret_name
+from tests.support.factories import make_tenant, make_user, post_job
 
 
 @pytest.mark.django_db
@@ -28,6 +29,14 @@ def test_an_entry_names_actor_object_and_tenant() -> None:
     assert (entry.actor_kind, entry.actor, entry.action) == ("worker", "pool payments", "tenant.edited")
     assert (entry.object_type, entry.object_id, entry.tenant_id) == ("tenant", str(tenant.pk), tenant.pk)
     assert (entry.before, entry.after, entry.reason) == (None, {"a": 1}, "because")
+
+
+@pytest.mark.django_db
+def test_an_entry_lies_in_the_tenant_of_its_object() -> None:
+    job, other = post_job(), make_tenant()
+    assert record(Action.JOB_EDITED, job).tenant_id == job.tenant_id
+    assert record(Action.JOB_EDITED, job, tenant_id=other.pk).tenant_id == other.pk
+    assert record(Action.TENANT_EDITED, other).tenant_id is None
 
 
 @pytest.mark.django_db
@@ -85,15 +94,30 @@ def test_without_a_request_it_is_the_system() -> None:
         "PRIVATEKEY",
         "MYSQL_PWD",
         "SMTP_PASS",
+        "DATABASE_DSN",
+        "SIGNINGKEY",
+        "ENCRYPTION_KEYS",
+        "sessioncookie",
     ],
 )
 def test_names_of_secrets_are_known(name: str) -> None:
-    assert is_secret(name)
+    assert is_secret_name(name)
     assert redact({name: "hush"}) == {name: MASK} == redact({name: {"deep": ["hush"]}})
 
 
 @pytest.mark.parametrize(
-    "name", ["monkey", "author", "tokenizer", "keyboard", "X-Request-Id", "passenger", "Accept", "compass"]
+    "name",
+    [
+        "monkey",
+        "donkeys",
+        "author",
+        "tokenizer",
+        "keyboard",
+        "X-Request-Id",
+        "passenger",
+        "Accept",
+        "compass",
+    ],
 )
 def test_harmless_names_are_left_alone(name: str) -> None:
     assert redact({name: "seen"}) == {name: "seen"}

@@ -69,7 +69,7 @@ def show_choice() -> None:
     say("make bench NAME=…, one of these, several in quotes, or all:")
     for name in NAMES:
         say(f"  {name:9} {first_line(benchmark(name))}")
-    say("How large each is, is said by environment variables: docs/benchmarks.md")
+    say("How large each is, is said by environment variables: docs/contributing/benchmarks.md")
 
 
 if __name__ == "__main__":

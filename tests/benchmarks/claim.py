@@ -1,6 +1,6 @@
 """Claims and reports a second through the ledger itself: nothing is executed, nothing is triggered.
 
-RUNS queued runs of one lane are claimed and reported by CALLERS processes, each over a connection of its own, as the
+RUNS queued runs of one queue are claimed and reported by CALLERS processes, each over a connection of its own, as the
 children of a worker do it: a report takes the next claims along. Once one by one, once as many at a time as a child
 claims of very short runs.
 """
@@ -12,10 +12,16 @@ from statistics import median
 from typing import Any
 from uuid import UUID, uuid4
 
-from scheduler_project.sdk.batches import MOST_AT_ONCE
-from scheduler_project.sdk.ledger import Ended, Lane, Wanted, WorkerInfo, base_token
+from scheduler_project.sdk.execution.batching import MAX_BATCH
+from scheduler_project.sdk.ledger.interface import (
+    ClaimRequest,
+    CompletedClaim,
+    WorkerInfo,
+    WorkQueue,
+    base_token,
+)
+from scheduler_project.sdk.ledger.postgres import PostgresLedger
 from scheduler_project.sdk.outcomes import Outcome, now_utc
-from scheduler_project.sdk.postgres import PostgresLedger
 from scheduler_project.sdk.retries import Verdict
 from tests.benchmarks import stored
 from tests.benchmarks.sizes import whole
@@ -48,7 +54,7 @@ def measure(stage: Stage) -> dict[str, Any]:
     values = {"task": TASK, "name": name_of(0.0), "jobs": runs, "seconds": 0.0}
     for statement in [*DEFINITIONS.split(";\n"), *JOBS.split(";\n")]:
         stored.fill_in(database.session, statement, values)
-    found: dict[int, list[float]] = {1: [], MOST_AT_ONCE: []}
+    found: dict[int, list[float]] = {1: [], MAX_BATCH: []}
     try:
         for _ in range(repeats):
             for most, rates in found.items():
@@ -56,13 +62,13 @@ def measure(stage: Stage) -> dict[str, Any]:
                 say(f"{most} at a time: {rates[-1]:,.0f} runs a second")
     finally:
         database.session.close()
-    together, one_by_one = median(found[MOST_AT_ONCE]), median(found[1])
+    together, one_by_one = median(found[MAX_BATCH]), median(found[1])
     return {
         "runs_per_second": round(together),
         "ms_per_run": round(1000 * callers / together, 3),
         "one_by_one_per_second": round(one_by_one),
         "one_by_one_ms": round(1000 * callers / one_by_one, 3),
-        "at_a_time": MOST_AT_ONCE,
+        "at_a_time": MAX_BATCH,
         "callers": callers,
         "repeats": repeats,
     }
@@ -77,7 +83,7 @@ def _rate(database: Database, callers: int, most: int) -> float:
     session.execute("UPDATE beatkeeper_live_run SET state = 'queued', queued_at = now()")
     stored.settle(session)
     [(pool, tenant)] = database.rows("SELECT pool_id, tenant_id FROM beatkeeper_live_run LIMIT 1")
-    lane = Lane(0, pool, tenant, "")
+    queue = WorkQueue(0, pool, tenant, "")
     with ProcessPoolExecutor(callers, mp_context=get_context("spawn")) as workers:
         incarnations = [uuid4() for _ in range(callers)]
         ready = [
@@ -86,7 +92,7 @@ def _rate(database: Database, callers: int, most: int) -> float:
         for one in ready:
             one.result()
         began = time.monotonic()
-        done = [workers.submit(_work, database.url, each, lane, most) for each in incarnations]
+        done = [workers.submit(_work, database.url, each, queue, most) for each in incarnations]
         total = sum(one.result() for one in done)
         seconds = time.monotonic() - began
     [(ended, attempts)] = database.rows(
@@ -103,13 +109,13 @@ def _register(url: str, incarnation: UUID, slots: int) -> None:
     )
 
 
-def _work(url: str, incarnation: UUID, lane: Lane, most: int) -> int:
+def _work(url: str, incarnation: UUID, queue: WorkQueue, most: int) -> int:
     ledger, done = PostgresLedger(url), 0
-    claims = ledger.claim(Wanted(incarnation, base_token(), lane, [TASK], most))
+    claims = ledger.claim(ClaimRequest(incarnation, base_token(), queue, [TASK], most))
     while claims:
         now = now_utc()
-        ended = [Ended(claim, Outcome("succeeded", now, now), SUCCESS) for claim in claims]
-        claims = ledger.report(ended, Wanted(incarnation, base_token(), lane, [TASK], most)).claims
+        ended = [CompletedClaim(claim, Outcome("succeeded", now, now), SUCCESS) for claim in claims]
+        claims = ledger.report(ended, ClaimRequest(incarnation, base_token(), queue, [TASK], most)).claims
         done += len(ended)
     ledger.close()
     return done

@@ -1,4 +1,4 @@
-"""How many permits had been confirmed when, as tests.benchmarks.timed_beat notes it in a file."""
+"""How many wake-ups had been confirmed when, as tests.benchmarks.timed_beat notes it in a file."""
 
 import struct
 from collections.abc import Sequence
@@ -23,9 +23,9 @@ def count(path: Path) -> int:
 
 
 def instants(notes: Sequence[tuple[int, float]], before: int, wanted: int) -> list[float]:
-    """When the first, the second … of the permits after so many was confirmed.
+    """When the first, the second … of the wake-ups after so many was confirmed.
 
-    A permit names no run. One process marks and publishes in the same order, so the first run that was marked has
+    A wake-up names no run. One process marks and publishes in the same order, so the first run that was marked has
     the first confirmation, and so on; within a batch, which the broker confirms in any order, they all have the last.
     """
     found: list[float] = []

@@ -40,7 +40,7 @@ def brokers() -> list[int]:
 
 
 def parts_of(scheduler: int, database: Database) -> dict[str, list[int]]:
-    """Everything between a due job and its confirmed permit."""
+    """Everything between a due job and its confirmed wake-up."""
     servers = {f"PostgreSQL {loop}": [pid] for loop, pid in sorted(sessions_of_scheduler(database).items())}
     return {"scheduler": [scheduler], **servers, "RabbitMQ": brokers()}
 

@@ -14,9 +14,9 @@ from typing import Any
 from tests.benchmarks import stored
 from tests.benchmarks.sizes import number, whole
 from tests.benchmarks.stage import Database, Stage, check_alive, say
-from tests.private_rabbitmq import PrivateRabbitMQ
-from tests.processes import RealProcess
-from tests.waiting import wait_until
+from tests.support.processes import RealProcess
+from tests.support.servers.rabbitmq import PrivateRabbitMQ
+from tests.support.waiting import wait_until
 
 KEYS = (
     "degraded_ratio",
@@ -43,10 +43,10 @@ INSERT INTO beatkeeper_job
            'job-' || i, '', (SELECT id FROM beatkeeper_pool), 'active', '', '', 500, '{}', 1
     FROM generate_series(1, %(jobs)s) i;
 INSERT INTO beatkeeper_job_version (job_id, version, target, target_key, schedule, timeout_ms, overlap, catch_up,
-        retry, resources, anchor_at, created_by)
+        retry, anchor_at, created_by)
     SELECT id, 1, jsonb_build_object('kind', 'celery', 'task', %(task)s, 'args', '[]'::jsonb, 'kwargs', '{}'::jsonb),
            %(task)s, '{"every": 1}', 60000, 'allow_all', '{"policy": "all", "window": 86400.0}',
-           '{"max_attempts": 4, "backoff": "exponential", "base": 10.0, "cap": 3600.0}', '{}',
+           '{"max_attempts": 4, "backoff": "exponential", "base": 10.0, "cap": 3600.0}',
            date_trunc('milliseconds', now() + make_interval(secs => random())), ''
     FROM beatkeeper_job;
 INSERT INTO beatkeeper_job_clock (job_id, slice, next_run_at)
@@ -101,7 +101,7 @@ def _start(stage: Stage, database: Database, broker: PrivateRabbitMQ) -> list[Re
 
 
 def _run(database: Database, seconds: float) -> datetime:
-    """Returns when this began."""
+    """Stop the broker and return when this began."""
     began = stored.database_now(database.session)
     time.sleep(seconds)
     assert _backlog(database) > 0, "the workers ran out of work: set SUPPLY higher"

@@ -17,13 +17,13 @@ from urllib.parse import urlsplit
 from django.db import connection
 
 from jobs.models import Job
-from jobs.services import edit_job
-from runs.queries import SQL
+from jobs.services.definition import edit_job
+from runs.sql import SQL
 from tests.benchmarks import cpu, stored
 from tests.benchmarks.sizes import number, whole
 from tests.benchmarks.stage import Database, Stage, check_alive, say
-from tests.processes import RealProcess
-from tests.waiting import wait_until
+from tests.support.processes import RealProcess
+from tests.support.waiting import wait_until
 
 KEYS = (
     "cost_ratio", "memory_ratio", "idle_ratio", "edit_p50_ms", "effective_p50_ms", "memory_mb", "idle_cpu_ms_per_second"
@@ -156,7 +156,7 @@ def _probe_buffers(database: Database) -> int:
 
 @contextmanager
 def django_on(database: Database) -> Iterator[None]:
-    """The services work on Django's connection; its own database is nowhere near."""
+    """Point Django's connection, which the services use, at this database."""
     address = urlsplit(database.url)
     there = {
         "HOST": address.hostname or "",
@@ -199,7 +199,7 @@ def _measure_effect(subjects: list[Subject], times: int) -> None:
 
 
 def _effect(subject: Subject, place: int) -> float:
-    """A job that was hours away is to run at an instant half a second from now."""
+    """Move a job that was hours away to an instant half a second from now."""
     database = subject.database
     at = stored.database_now(database.session) + timedelta(seconds=SOON_SECONDS)
     at = at.replace(microsecond=at.microsecond // 1000 * 1000)

@@ -18,15 +18,15 @@ from urllib.parse import urlsplit
 import amqp
 import pytest
 
-from runs.slices import JOBS, POOLS
+from runs.scheduler.partitions.lock_session import JOBS, POOLS
 from tests.benchmarks import stored
 from tests.benchmarks.fleet import TASK
 from tests.benchmarks.sizes import number, whole
 from tests.benchmarks.stage import BEAT, SCHEDULER, Database, Stage, check_alive, say
-from tests.network_cut import Forwarder, in_group, may_filter, own_group, packets_dropped
-from tests.processes import RealProcess
+from tests.support.network import Forwarder, in_group, may_filter, own_group, packets_dropped
+from tests.support.processes import RealProcess
+from tests.support.waiting import wait_until
 from tests.system import ledger_checker
-from tests.waiting import wait_until
 
 KEYS = (
     "lost",
@@ -56,12 +56,12 @@ INSERT INTO beatkeeper_job
            'active', '', '', 500, '{}', 1
     FROM generate_series(1, %(jobs)s) i;
 INSERT INTO beatkeeper_job_version (job_id, version, target, target_key, schedule, timeout_ms, overlap, catch_up,
-        retry, resources, anchor_at, created_by)
+        retry, anchor_at, created_by)
     SELECT id, 1, jsonb_build_object('kind', 'celery', 'task', %(task)s, 'args', '[]'::jsonb,
                'kwargs', '{"seconds": 0.001}'::jsonb),
            %(task)s, jsonb_build_object('every', 1 + 0.5 * (get_byte(uuid_send(id), 3) %% 3)), 60000, 'allow_all',
            '{"policy": "all", "window": 86400.0}',
-           '{"max_attempts": 4, "backoff": "exponential", "base": 10.0, "cap": 3600.0}', '{}',
+           '{"max_attempts": 4, "backoff": "exponential", "base": 10.0, "cap": 3600.0}',
            date_trunc('milliseconds', now() + interval '1 s' + make_interval(secs => random() * 2)), ''
     FROM beatkeeper_job;
 INSERT INTO beatkeeper_job_clock (job_id, slice, next_run_at)
@@ -107,8 +107,8 @@ class Crew:
         self._fill(jobs)
         for _ in range(SCHEDULERS):
             self.crew.append(self._start())
-        # Those who hear of a lane want its queue to be there.
-        self._wait(self._all_queues_are_there, 60, "a queue of each lane")
+        # Those who hear of a queue want its queue to be there.
+        self._wait(self._all_queues_are_there, 60, "a queue of each queue")
         for pool in POOLS_USED:
             self._start_worker(pool)
         self._wait_until_balanced()
@@ -271,14 +271,17 @@ class Crew:
 
     def _all_queues_are_there(self) -> bool:
         wanted = self.database.value("SELECT count(DISTINCT (pool_id, tenant_id)) FROM beatkeeper_job")
-        queues = [queue for (queue,) in self.database.rows("SELECT queue FROM beatkeeper_lane")]
+        broker_queues = [
+            broker_queue
+            for (broker_queue,) in self.database.rows("SELECT broker_queue FROM beatkeeper_queue")
+        ]
         try:
             with self.stage.channel() as channel:
-                for queue in queues:
+                for queue in broker_queues:
                     channel.queue_declare(queue, passive=True)
         except amqp.NotFound:
             return False
-        return bool(len(queues) == wanted)
+        return bool(len(broker_queues) == wanted)
 
     def _held(self, scheduler: Scheduler, loop: str, kind: int) -> int:
         return int(

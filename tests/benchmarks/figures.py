@@ -6,7 +6,7 @@ from typing import Any
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The least value that so many percent of all do not exceed."""
+    """Return the least value that so many percent of all do not exceed."""
     ordered = sorted(values)
     place = -(-len(ordered) * percent // 100)
     return ordered[max(0, int(place) - 1)]

@@ -1,4 +1,4 @@
-"""Simulated workers: real permits, claims, reports and heartbeats through the real ledger, but nothing is executed.
+"""Simulated workers: real wake-ups, claims, reports and heartbeats through the real ledger, but nothing is executed.
 
 Each holds a slot for as long as the run's own arguments say. A process of this file is one worker of many slots, with
 one connection to the database and one to the broker; it says less than a real one only about itself.
@@ -18,38 +18,46 @@ from uuid import UUID, uuid4
 
 import kombu
 
-from scheduler_project.sdk.ledger import Beat, Claim, Ended, Lane, Wanted, WorkerInfo, base_token
+from scheduler_project.sdk.ledger.interface import (
+    Beat,
+    Claim,
+    ClaimRequest,
+    CompletedClaim,
+    WorkerInfo,
+    WorkQueue,
+    base_token,
+)
+from scheduler_project.sdk.ledger.postgres import PostgresLedger
 from scheduler_project.sdk.outcomes import Outcome, now_utc
-from scheduler_project.sdk.postgres import PostgresLedger
 from scheduler_project.sdk.retries import Verdict
 
 TASK = "bench.noop"
 BEAT_SECONDS = 1.0
-# A worker without a free slot keeps a permit no longer than this.
-PERMIT_SECONDS = 1.0
+# A worker without a free slot keeps a wake-up no longer than this.
+WAKEUP_SECONDS = 1.0
 SUCCESS = Verdict("succeeded")
 
 
 @dataclass
-class Permits:
+class WakeupConsumer:
     """What the broker has delivered and nobody has acted on."""
 
     channel: Any
     waiting: deque[tuple[float, int, Any]] = field(default_factory=deque)
-    lanes: dict[str, int] = field(default_factory=dict)
+    queues: dict[str, int] = field(default_factory=dict)
 
-    def consume(self, lane: Lane) -> None:
-        if lane.queue in self.lanes:
+    def consume(self, queue: WorkQueue) -> None:
+        if queue.broker_queue in self.queues:
             return
-        self.lanes[lane.queue] = lane.id
+        self.queues[queue.broker_queue] = queue.id
         self.channel.basic_consume(
-            lane.queue,
+            queue.broker_queue,
             no_ack=False,
-            callback=lambda message, lane_id=lane.id: self._arrived(lane_id, message),
+            callback=lambda message, queue_id=queue.id: self._arrived(queue_id, message),
         )
 
-    def _arrived(self, lane_id: int, message: Any) -> None:
-        self.waiting.append((time.monotonic(), lane_id, message.delivery_info["delivery_tag"]))
+    def _arrived(self, queue_id: int, message: Any) -> None:
+        self.waiting.append((time.monotonic(), queue_id, message.delivery_info["delivery_tag"]))
 
 
 class SimulatedWorker:
@@ -60,12 +68,12 @@ class SimulatedWorker:
         self.broker = kombu.Connection(broker_url, connect_timeout=5)
         self.broker.connect()
         channel: Any = self.broker.channel()
-        # As real children do: one permit for each slot, kept until its run has ended.
+        # As real children do: one wake-up for each slot, kept until its run has ended.
         channel.basic_qos(0, slots, True)
-        self.permits = Permits(channel)
+        self.wakeups = WakeupConsumer(channel)
         self.slots, self.feed_after = slots, feed_after
         self.incarnation = uuid4()
-        self.lanes: dict[int, Lane] = {}
+        self.queues: dict[int, WorkQueue] = {}
         self.held: dict[UUID, Claim] = {}
         self.ending: list[tuple[float, UUID, int]] = []
         self.fed: deque[int] = deque()
@@ -82,7 +90,7 @@ class SimulatedWorker:
                 self._beat()
                 self.beat_at = now + BEAT_SECONDS
             self._end_due(now)
-            self._work_on_permits(now)
+            self._work_on_wakeups(now)
             self._work_on_feed()
             self._listen()
         self.ledger.leave(self.incarnation)
@@ -104,66 +112,66 @@ class SimulatedWorker:
                 foreign_busy=0,
                 held=sorted(self.held),
                 draining=False,
-                lanes_after=max(self.lanes, default=0),
+                queues_after=max(self.queues, default=0),
                 feed_after=self.feed_after,
             )
         )
         assert answer.known, "the platform holds this worker for lost"
-        self._hear_of(answer.lanes)
-        self.fed = deque(lane.id for lane in answer.work)
+        self._hear_of(answer.queues)
+        self.fed = deque(queue.id for queue in answer.work)
 
-    def _hear_of(self, lanes: list[Lane]) -> None:
-        for lane in lanes:
-            self.lanes[lane.id] = lane
-            self.permits.consume(lane)
+    def _hear_of(self, queues: list[WorkQueue]) -> None:
+        for queue in queues:
+            self.queues[queue.id] = queue
+            self.wakeups.consume(queue)
 
     def _end_due(self, now: float) -> None:
         while self.ending and self.ending[0][0] <= now:
-            _, token, permit = heapq.heappop(self.ending)
+            _, token, wakeup = heapq.heappop(self.ending)
             claim = self.held[token]
             outcome = Outcome("succeeded", claim.claimed_at, now_utc())
-            self.ledger.report([Ended(claim, outcome, SUCCESS)])
+            self.ledger.report([CompletedClaim(claim, outcome, SUCCESS)])
             del self.held[token]
-            self._ack(permit)
+            self._ack(wakeup)
 
-    def _work_on_permits(self, now: float) -> None:
-        waiting = self.permits.waiting
-        while waiting and (self.free or now - waiting[0][0] > PERMIT_SECONDS):
-            _, lane, permit = waiting.popleft()
-            if not self.free or not self._claim(lane, permit):
-                self._ack(permit)
+    def _work_on_wakeups(self, now: float) -> None:
+        waiting = self.wakeups.waiting
+        while waiting and (self.free or now - waiting[0][0] > WAKEUP_SECONDS):
+            _, queue, wakeup = waiting.popleft()
+            if not self.free or not self._claim(queue, wakeup):
+                self._ack(wakeup)
             if self.ending and self.ending[0][0] <= time.monotonic():
                 return
 
     def _work_on_feed(self) -> None:
-        """Lanes whose permits were lost, as the heartbeat's answer named them."""
+        """Queues whose wake-ups were lost, as the heartbeat's answer named them."""
         while self.fed and self.free:
-            lane = self.fed[0]
-            if not self._claim(lane, 0):
+            queue = self.fed[0]
+            if not self._claim(queue, 0):
                 self.fed.popleft()
             if self.ending and self.ending[0][0] <= time.monotonic():
                 return
 
-    def _claim(self, lane: int, permit: int) -> bool:
-        wanted = Wanted(self.incarnation, base_token(), self.lanes[lane], [TASK])
+    def _claim(self, queue: int, wakeup: int) -> bool:
+        wanted = ClaimRequest(self.incarnation, base_token(), self.queues[queue], [TASK])
         claims = self.ledger.claim(wanted)
         if not claims:
             return False
         [claim] = claims
         self.held[claim.token] = claim
         seconds = float(claim.target["kwargs"]["seconds"])
-        heapq.heappush(self.ending, (time.monotonic() + seconds, claim.token, permit))
+        heapq.heappush(self.ending, (time.monotonic() + seconds, claim.token, wakeup))
         return True
 
-    def _ack(self, permit: int) -> None:
-        if permit:
-            self.permits.channel.basic_ack(permit)
+    def _ack(self, wakeup: int) -> None:
+        if wakeup:
+            self.wakeups.channel.basic_ack(wakeup)
 
     def _listen(self) -> None:
-        """Until the next run ends or the next beat is due, or a permit comes."""
+        """Until the next run ends or the next beat is due, or a wake-up comes."""
         now = time.monotonic()
         until = min([self.beat_at, *(ending[0] for ending in self.ending[:1])])
-        if self.permits.waiting and self.free:
+        if self.wakeups.waiting and self.free:
             until = now
         try:
             self.broker.drain_events(timeout=max(0.001, until - now))

@@ -14,8 +14,8 @@ from tests.benchmarks.figures import milliseconds, percentile
 from tests.benchmarks.sizes import number, whole
 from tests.benchmarks.stage import Database, Stage, check_alive, say
 from tests.benchmarks.trigger import warm_up
-from tests.processes import RealProcess
-from tests.waiting import wait_until
+from tests.support.processes import RealProcess
+from tests.support.waiting import wait_until
 
 KEYS = ("p50_ms", "p99_ms", "p999_ms", "started_p95_ms", "sustained_per_second", "stored")
 # A rate is sustained when 95 % of its runs start within a second, and all have started soon after the last is due.
@@ -75,12 +75,12 @@ def measure(stage: Stage) -> dict[str, Any]:
 
 
 def _confirm(stage: Stage, database: Database, rate: int, seconds: float) -> list[float]:
-    """Seconds from planned to confirmed of every run; a permit the broker has not confirmed fails the measurement."""
+    """Seconds from planned to confirmed of every run; a wake-up the broker has not confirmed fails the measurement."""
     notes = stage.folder / "confirmations"
     scheduler = stage.scheduler(database, confirmations.BEAT, **{confirmations.FILE: str(notes)})
     stored.register_idle_workers(database.session, slots=int(rate * seconds * 1.25))
     warm_up(stage, database)
-    # The queues hold a permit a little before its confirmation is here.
+    # The queues hold a wake-up a little before its confirmation is here.
     wait_until(lambda: confirmations.count(notes) >= stored.TENANTS, 60, "the confirmations so far")
     before = confirmations.count(notes)
     begin, count = _plan(database, rate, seconds)

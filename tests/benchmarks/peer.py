@@ -8,8 +8,8 @@ from typing import Any
 
 from tests.benchmarks import stored
 from tests.benchmarks.stage import Database, Stage, check_alive, depth
-from tests.processes import RealProcess
-from tests.waiting import wait_until
+from tests.support.processes import RealProcess
+from tests.support.waiting import wait_until
 
 TASK = "peer.noop"
 START_SECONDS = 120.0

@@ -1,8 +1,9 @@
-"""How soon a run starts again when what carries it out is killed, or when its permit went to a busy worker.
+"""How soon a run starts again when what carries it out is killed, or when its wake-up went to a busy worker.
 
-Real schedulers and workers, whose bodies write down on disk when they begin (`tests/sample_tasks.py`). Killed are the
-child that runs a body, and a whole worker at once: parent, guard and children, as a machine that loses its power. A
-run is stuck when its permit went to a worker whose one slot is taken by a task of the code base's own.
+Real schedulers and workers, whose bodies write down on disk when they begin
+(`tests/support/sample_tasks.py`). Killed are the child that runs a body, and a whole worker at once: parent, guard and
+children, as a machine that loses its power. A run is stuck when its wake-up went to a worker whose one slot is taken
+by a task of the code base's own.
 """
 
 import os
@@ -17,12 +18,12 @@ from typing import Any
 from kombu import Connection
 
 from jobs.models import Job
-from scheduler_project.sdk.slots import FOREIGN
+from scheduler_project.sdk.shared.slot_record import FOREIGN
 from tests.benchmarks.sizes import number, whole
 from tests.benchmarks.stage import Stage, say
-from tests.sample_tasks import app
+from tests.support.sample_tasks import app
+from tests.support.waiting import wait_until
 from tests.system.platform import Platform, Witness, Worker, django_at, send
-from tests.waiting import wait_until
 
 KEYS = (
     "child_ms",
@@ -34,7 +35,7 @@ KEYS = (
     "lease_ms",
 )
 CHILD_LIMIT, STEAL_LIMIT, OVER_LEASE = 1000, 3000, 2000
-# Whoever got its permit at once was not stuck: a busy worker keeps one for a second.
+# Whoever got its wake-up at once was not stuck: a busy worker keeps one for a second.
 STUCK = 0.7
 NO_PAUSE = {"max_attempts": 2, "backoff": "immediate", "max_losses": 50}
 
@@ -99,7 +100,7 @@ class Crew:
         return found
 
     def killed_workers(self, times: int) -> list[float]:
-        """A second worker is there already, or its start would be measured."""
+        """Start two workers first, or the start of the second would be measured."""
         workers = [self.worker(), self.worker()]
         job, gate = self.long_run()
         found = []
@@ -125,7 +126,7 @@ class Crew:
         asked = 0
         while len(found) < times:
             asked += 1
-            assert asked < 20 * times, "no permit goes to the busy worker"
+            assert asked < 20 * times, "no wake-up goes to the busy worker"
             job = self.platform.run_once(retry=NO_PAUSE)
             asked_at = time.time()
             started = self.wait_for_start(job, 1).started_at - asked_at
@@ -147,7 +148,7 @@ class Crew:
     def worker(self) -> Worker:
         worker = self.platform.worker(slots=1, BEATKEEPER_LEASE_SECONDS=str(self.lease))
         worker.wait_until_known()
-        wait_until(lambda: "Permits: connected" in worker.process.text(), 20, "a worker with permits")
+        wait_until(lambda: "Wake-ups: connected" in worker.process.text(), 20, "a worker with wake-ups")
         return worker
 
     def long_run(self) -> tuple[Job, Path]:
@@ -165,7 +166,7 @@ class Crew:
 
 @contextmanager
 def queues_of(stage: Stage) -> Iterator[None]:
-    """What is started here uses queues that the stage removes."""
+    """Let what is started here use broker queues that the stage removes."""
     before = os.environ["BEATKEEPER_QUEUE_PREFIX"]
     os.environ["BEATKEEPER_QUEUE_PREFIX"] = stage.prefix
     try:

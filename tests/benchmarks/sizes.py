@@ -1,4 +1,4 @@
-"""How large a measurement is: environment variables, so that a short run is possible; all in docs/benchmarks.md."""
+"""Read the size of a measurement from environment variables; docs/contributing/benchmarks.md lists them."""
 
 import os
 from collections.abc import Callable

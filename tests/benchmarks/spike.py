@@ -2,8 +2,8 @@
 
 Tenants weigh 1 to 10, and one of them has half of all runs. Priorities are mixed; the top band (priority 1000) has as
 many runs of each tenant as it weighs, whatever else is due. Runs take 1 ms to 5 s of a slot, any time as likely.
-The workers are simulated: real permits, claims, reports and heartbeats over a connection each, but nothing is executed.
-A run that is left in the table because its lane's window is full has not been handed over.
+The workers are simulated: real wake-ups, claims, reports and heartbeats over a connection each, but nothing is
+executed. A run that is left in the table because its queue's window is full has not been handed over.
 """
 
 import time
@@ -19,8 +19,8 @@ from tests.benchmarks.figures import percentile, shares
 from tests.benchmarks.sizes import number, whole
 from tests.benchmarks.stage import Database, Stage, check_alive, say
 from tests.benchmarks.trigger import warm_up
-from tests.processes import RealProcess
-from tests.waiting import wait_until
+from tests.support.processes import RealProcess
+from tests.support.waiting import wait_until
 
 KEYS = ("per_second", "top_p99_ms", "worst_share", "fairness_index", "bands", "due", "stored")
 TOP = 1000
@@ -91,7 +91,7 @@ def measure(stage: Stage) -> dict[str, Any]:
         "slots": slots,
         "occupied": round(occupied, 3),
         "watched_seconds": round(spike.watched, 1),
-        "workers": "simulated: real permits, claims, reports and heartbeats; slots are held, nothing is executed",
+        "workers": "simulated: real wake-ups, claims, reports and heartbeats; slots are held, nothing is executed",
     }
 
 
@@ -116,7 +116,7 @@ def _run_spike(stage: Stage, database: Database, due: int, watched: float, slots
 
 
 def _watch(database: Database, spike: Spike, due: int, seconds: float) -> None:
-    """Looks now and then which runs are queued or running: the row of one that ends is gone, and its times with it."""
+    """Record now and then which runs are queued or running: the row of an ended run is gone."""
 
     def look(condition: Callable[[], bool]) -> bool:
         found = condition()
@@ -164,7 +164,7 @@ def _unfinished(database: Database) -> bool:
 
 
 def _dispatched_since(database: Database, instant: datetime) -> bool:
-    """A pass of dispatch has marked some since then, and left what has no place; or nothing waits."""
+    """Return whether dispatch has marked some since then and left what has no place, or nothing waits."""
     return bool(
         database.value(
             "SELECT NOT EXISTS (SELECT FROM beatkeeper_live_run WHERE state = 'ready')"

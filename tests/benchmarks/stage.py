@@ -17,14 +17,14 @@ import amqp
 import kombu
 import psycopg
 
-from runs.slices import JOBS
+from runs.scheduler.partitions.lock_session import JOBS
 from tests import settings as test_settings
 from tests.benchmarks import stored
 from tests.benchmarks.sizes import slots
 from tests.benchmarks.stored import Session
-from tests.leftovers import delete_queues
-from tests.processes import Processes, RealProcess
-from tests.waiting import wait_until
+from tests.support.leftovers import delete_queues
+from tests.support.processes import Processes, RealProcess
+from tests.support.waiting import wait_until
 
 DURABLE = ("fsync", "synchronous_commit", "full_page_writes")
 BEAT = ("-m", "celery", "-A", "scheduler_project", "beat", "-l", "warning", "-S")
@@ -90,13 +90,13 @@ class Stage:
         return database
 
     def migrated(self, suffix: str) -> str:
-        """The URL of a new database with our tables, dropped at the end."""
+        """Yield the URL of a new database with our tables, and drop it at the end."""
         url = self.empty_database(suffix)
         self.python("manage.py", "migrate", "-v0", url=url).wait_for_success(300)
         return url
 
     def empty_database(self, suffix: str) -> str:
-        # Its name is of the form that tests.leftovers looks for, should this process be killed.
+        # Its name is of the form that tests.support.leftovers looks for, should this process be killed.
         name = f"beatkeeper_bench_{self.test_id}_{self.prefix[-6:]}{suffix}"
         with psycopg.connect(self.server_url, autocommit=True) as session:
             session.execute(f"CREATE DATABASE {name}")
@@ -142,7 +142,7 @@ class Stage:
     def worker(
         self, url: str, queue: str = "own", app: str = "tests.benchmarks.worker_app", **env: str | None
     ) -> RealProcess:
-        """A real one, of a code base that knows nothing of our settings."""
+        """Start a real worker of a code base that knows nothing of our settings."""
         self._workers += 1
         name = f"worker-{self._workers}"
         arguments = ["-m", "celery", "-A", app, "worker", "-l", "warning", "-c", str(slots())]
@@ -224,7 +224,7 @@ def slices_held(database: Database) -> int:
 
 @contextmanager
 def on_stage() -> Iterator[Stage]:
-    """The servers `tests.bring_up` found. Whatever happens, nothing is left on them."""
+    """Yield the servers that `tests.support.bring_up` found, and leave nothing on them."""
     test_id = test_settings.TEST_ID
     folder = Path(mkdtemp(prefix=f"bk-bench-{test_id}-"))
     stage = Stage(folder, os.environ["DATABASE_URL"], test_settings.TEST_BROKER_URL, test_id)
@@ -236,7 +236,7 @@ def on_stage() -> Iterator[Stage]:
 
 
 def describe(stage: Stage) -> None:
-    """What the figures were measured on; refuses a server that only pretends to write."""
+    """Describe what the figures are measured on; refuse a server that only pretends to write."""
     with psycopg.connect(stage.server_url) as session:
         found = {name: session.execute(f"SHOW {name}").fetchall()[0][0] for name in SHOWN}
         version = session.info.server_version

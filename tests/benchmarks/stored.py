@@ -38,13 +38,13 @@ INSERT INTO beatkeeper_job
            'job-' || i, '', 1, 'active', '', '', i %% 1001, '{}', 1
     FROM generate_series(1, %(jobs)s) i;
 INSERT INTO beatkeeper_job_version (job_id, version, target, target_key, schedule, timeout_ms, overlap, catch_up,
-        retry, resources, anchor_at, created_by)
+        retry, anchor_at, created_by)
     SELECT id, 1, jsonb_build_object('kind', 'celery', 'task', %(task)s, 'args', '[]'::jsonb,
                'kwargs', jsonb_build_object(
                    'seconds', round((0.001 + random() * 4.999)::numeric, 3),
                    'payload', repeat(md5(id::text), 32))),
            %(task)s, jsonb_build_object('every', %(period)s), 3600000, 'skip', '{"policy": "last", "window": 86400.0}',
-           '{"max_attempts": 4, "backoff": "exponential", "base": 10.0, "cap": 3600.0}', '{}',
+           '{"max_attempts": 4, "backoff": "exponential", "base": 10.0, "cap": 3600.0}',
            date_trunc('milliseconds', now() - make_interval(secs => random() * %(period)s)), ''
     FROM beatkeeper_job;
 INSERT INTO beatkeeper_job_clock (job_id, slice, next_run_at, priority)
@@ -88,7 +88,7 @@ def fill_in(session: Session, statement: str, values: Mapping[str, Any] | None =
 
 @contextmanager
 def without_indexes(session: Session) -> Iterator[None]:
-    """What constrains nothing is built once the rows are there, as a restored dump is; keys stay."""
+    """Build what constrains nothing once the rows are there, as a restored dump does; keys stay."""
     found = session.execute(
         "SELECT indexrelid::regclass::text, pg_get_indexdef(indexrelid) FROM pg_index"
         " WHERE indrelid = ANY (%s::regclass[])"
@@ -113,13 +113,13 @@ def put_off(session: Session) -> None:
         " WHERE next_run_at < now() + interval '1 day'"
     )
     session.execute(
-        "TRUNCATE beatkeeper_live_run, beatkeeper_run, beatkeeper_attempt, beatkeeper_missed_span, beatkeeper_lane,"
+        "TRUNCATE beatkeeper_live_run, beatkeeper_run, beatkeeper_attempt, beatkeeper_missed_span, beatkeeper_queue,"
         " beatkeeper_worker_node"
     )
 
 
 def choose(session: Session, count: int, large: int = 0) -> None:
-    """Writes `chosen` (job_id, tenant_id, number in its tenant): so many, shared evenly but for the large tenant."""
+    """Write `chosen` (job_id, tenant_id, number in its tenant): so many, shared evenly but for the large tenant."""
     session.execute("DROP TABLE IF EXISTS chosen")
     for statement in CHOSEN.split(";\n"):
         fill_in(session, statement, {"count": count, "large": large})
@@ -132,7 +132,7 @@ ZONES = ["UTC", "America/New_York", "Europe/Berlin", "Asia/Tokyo", "Africa/Lagos
 
 
 def make_due(session: Session, extra: str = "") -> datetime:
-    """The chosen are all due on one second to come, each hour by a cron expression in their tenant's zone.
+    """Plan the chosen jobs on one second to come, each hour by a cron expression in their tenant's zone.
 
     `extra` is a statement for what else a benchmark wants of them. Returns the second.
     """
@@ -169,7 +169,7 @@ def _chosen(session: Session) -> int:
 
 
 def _write_schedules(session: Session, at: datetime) -> None:
-    """A version never changes, which the database enforces; there is no other way to plan so many at once."""
+    """Disable the guard of versions: there is no other way to plan so many at once."""
     session.execute("ALTER TABLE beatkeeper_job_version DISABLE TRIGGER USER")
     session.execute(
         "UPDATE beatkeeper_job_version version SET schedule = jsonb_build_object("
@@ -181,10 +181,10 @@ def _write_schedules(session: Session, at: datetime) -> None:
 
 
 def settle(session: Session) -> None:
-    """What was prepared is no burden of what is measured."""
+    """Write out what was prepared, so that it does not burden what is measured."""
     session.execute(
         "VACUUM ANALYZE beatkeeper_job, beatkeeper_job_version, beatkeeper_job_clock,"
-        " beatkeeper_live_run, beatkeeper_lane, beatkeeper_worker_node"
+        " beatkeeper_live_run, beatkeeper_queue, beatkeeper_worker_node"
     )
     session.execute("CHECKPOINT")
 
@@ -198,8 +198,8 @@ def register_idle_workers(session: Session, slots: int, workers: int = 10) -> No
     """They claim nothing and their lease does not end: what is handed over lies there to be counted."""
     session.execute(
         "INSERT INTO beatkeeper_worker_node"
-        " (incarnation, name, pool_id, host, pid, slots, known_targets, state, resources, held, lease_seconds)"
-        " SELECT gen_random_uuid(), 'idle-' || i, 1, 'host', i, %s, ARRAY[%s], 'active', '{}', '{}', 86400"
+        " (incarnation, name, pool_id, host, pid, slots, known_targets, state, held, lease_seconds)"
+        " SELECT gen_random_uuid(), 'idle-' || i, 1, 'host', i, %s, ARRAY[%s], 'active', '{}', 86400"
         " FROM generate_series(1, %s) i",
         [slots // workers + 1, TASK, workers],
     )
@@ -207,7 +207,10 @@ def register_idle_workers(session: Session, slots: int, workers: int = 10) -> No
 
 def queues(session: Session) -> list[str]:
     return [
-        queue for (queue,) in session.execute("SELECT queue FROM beatkeeper_lane ORDER BY queue").fetchall()
+        broker_queue
+        for (broker_queue,) in session.execute(
+            "SELECT broker_queue FROM beatkeeper_queue ORDER BY broker_queue"
+        ).fetchall()
     ]
 
 
@@ -229,7 +232,7 @@ UPDATE beatkeeper_job_clock SET next_run_at = next_run_at + interval '2 days'
 
 
 def spread(session: Session, rate: float, grid_ms: int = 1) -> datetime:
-    """The chosen are due one after the other, so many a second, each at a time of its own schedule."""
+    """Plan the chosen one after the other, so many a second, each at a time of its own schedule."""
     ahead = 3.0 + _chosen(session) / PREPARED_A_SECOND
     while True:
         begin = (database_now(session) + timedelta(seconds=ahead)).replace(microsecond=0)

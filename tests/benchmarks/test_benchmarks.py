@@ -11,8 +11,8 @@ import pytest
 from tests.benchmarks.__main__ import NAMES, benchmark
 from tests.benchmarks.figures import percentile, shares
 from tests.benchmarks.spike import fairness_index
-from tests.leftovers import listed_queues
-from tests.processes import CHECKOUT
+from tests.support.leftovers import listed_queues
+from tests.support.processes import CHECKOUT
 
 # Too small for figures: these only show that they run.
 SMALL = {

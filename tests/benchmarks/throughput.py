@@ -1,7 +1,7 @@
 """Runs a second from made to finished, beside the same tasks as plain Celery and in Procrastinate.
 
 All sides stand ready before the time begins. Ours begins when RUNS jobs are due and ends when the ledger has the
-last run's outcome: trigger, dispatch, permits, claims and reports are in it. Plain Celery's begins with the first
+last run's outcome: trigger, dispatch, wake-ups, claims and reports are in it. Plain Celery's begins with the first
 message that is published and ends with the last body; Procrastinate's with the first job that is deferred. The sides
 take turns, REPEATS times, and the median of each counts.
 """
@@ -20,8 +20,8 @@ from celery import Celery
 from tests.benchmarks import stored
 from tests.benchmarks.sizes import slots, whole
 from tests.benchmarks.stage import Database, Stage, check_alive, say
-from tests.processes import RealProcess
-from tests.waiting import wait_until
+from tests.support.processes import RealProcess
+from tests.support.waiting import wait_until
 
 KEYS = (
     "ratio_noop",
@@ -47,11 +47,11 @@ INSERT INTO beatkeeper_job
            'active', '', '', 500, '{}', 1
     FROM generate_series(1, %(jobs)s) i;
 INSERT INTO beatkeeper_job_version (job_id, version, target, target_key, schedule, timeout_ms, overlap, catch_up,
-        retry, resources, anchor_at, created_by)
+        retry, anchor_at, created_by)
     SELECT id, 1, jsonb_build_object('kind', 'celery', 'task', %(task)s, 'args', jsonb_build_array(%(seconds)s::float8),
                'kwargs', '{}'::jsonb),
            %(task)s, '{"every": 86400}', 60000, 'allow_all', '{"policy": "last", "window": 86400.0}',
-           '{"max_attempts": 4, "backoff": "exponential", "base": 10.0, "cap": 3600.0}', '{}',
+           '{"max_attempts": 4, "backoff": "exponential", "base": 10.0, "cap": 3600.0}',
            date_trunc('milliseconds', now()), ''
     FROM beatkeeper_job WHERE starts_with(name, %(name)s);
 INSERT INTO beatkeeper_job_clock (job_id, slice, next_run_at)
@@ -173,13 +173,13 @@ class Ours(Side):
             "SELECT count(*), array_agg(DISTINCT state), max(finished_at) FROM beatkeeper_run"
         )
         assert (ended, states) == (runs, ["succeeded"]), f"{ended} runs of {runs} ended as {states}"
-        # Permits that find nothing any more must not burden what is measured next.
+        # Wake-ups that find nothing any more must not burden what is measured next.
         queues = stored.queues(session)
-        wait_until(lambda: not self.stage.depths(queues), LONGEST_SECONDS, "no permits", interval=0.2)
+        wait_until(lambda: not self.stage.depths(queues), LONGEST_SECONDS, "no wake-ups", interval=0.2)
         return runs / float((last - begin).total_seconds())
 
     def _ended(self) -> int:
-        """Looked at closely only once nothing is under way."""
+        """Count closely only once nothing is unfinished."""
         if self.database.value("SELECT EXISTS (SELECT FROM beatkeeper_live_run)"):
             return 0
         return int(self.database.value("SELECT count(*) FROM beatkeeper_run WHERE state IS NOT NULL"))

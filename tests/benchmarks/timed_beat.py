@@ -1,4 +1,4 @@
-"""The scheduler as it is, which notes in a file when how many of its permits have been confirmed."""
+"""The scheduler as it is, which notes in a file when how many of its wake-ups have been confirmed."""
 
 import os
 import threading

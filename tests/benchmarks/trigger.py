@@ -1,7 +1,7 @@
 """Runs a second from due to confirmed by the broker and marked queued, by one scheduler, beside django-celery-beat.
 
 STORED jobs in 100 tenants, DUE of them due on one second; 1 kB of payload each, a queue for each tenant.
-Nobody claims: the lanes' windows are as good as unlimited, since workers with very many slots are registered that
+Nobody claims: the queues' windows are as good as unlimited, since workers with very many slots are registered that
 do nothing. The peer gets as many due tasks of the same size for the same number of queues, and PEER_SECONDS.
 """
 
@@ -13,7 +13,7 @@ from tests.benchmarks import cpu, peer, stored
 from tests.benchmarks.figures import described
 from tests.benchmarks.sizes import number, whole
 from tests.benchmarks.stage import Database, Stage, check_alive, say
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 KEYS = ("runs_per_second", "ratio", "peer_per_second", "window", "due", "stored")
 # Between two looks at how far it is; at most so late is what is measured.
@@ -69,11 +69,11 @@ def _run_scheduler(stage: Stage, database: Database, due: int) -> dict[str, Any]
 
 
 def warm_up(stage: Stage, database: Database) -> None:
-    """Every tenant has had a run before: its lane and its queue exist. What is left of these runs is removed."""
+    """Every tenant has had a run before: its queue and its queue exist. What is left of these runs is removed."""
     session = database.session
     stored.choose(session, stored.TENANTS)
     at = stored.make_due(session)
-    wait_until(lambda: len(stored.queues(session)) >= stored.TENANTS, 60, "the lanes")
+    wait_until(lambda: len(stored.queues(session)) >= stored.TENANTS, 60, "the queues")
     queues = stored.queues(session)
     wait_until(lambda: stage.depths(queues) >= stored.TENANTS, 60, "the queues")
     with stage.channel() as channel:
@@ -88,7 +88,7 @@ def warm_up(stage: Stage, database: Database) -> None:
 
 
 def _wait_until_confirmed(stage: Stage, database: Database, due: int, at: datetime) -> float:
-    """By what changes least: first no clock is due, then no run is ready, then the queues hold a permit for each."""
+    """By what changes least: first no clock is due, then no run is ready, then the queues hold a wake-up for each."""
     now = stored.database_now(database.session).timestamp()
     time.sleep(max(0.0, at.timestamp() - now))
     longest = 30 + due / 200
@@ -109,12 +109,12 @@ def _wait_until_confirmed(stage: Stage, database: Database, due: int, at: dateti
         interval=LOOK_SECONDS,
     )
     queues = stored.queues(database.session)
-    wait_until(lambda: stage.depths(queues) >= due, 60, "all permits to be confirmed", interval=LOOK_SECONDS)
+    wait_until(lambda: stage.depths(queues) >= due, 60, "all wake-ups to be confirmed", interval=LOOK_SECONDS)
     return stored.database_now(database.session).timestamp()
 
 
 def _check(stage: Stage, database: Database, due: int, at: datetime) -> dict[str, float]:
-    """Counted afterwards from the tables and the queues: each job has its one run, and each run its permit."""
+    """Count tables and broker queues afterwards: each job has its one run, and each run its wake-up."""
     runs, jobs, states, last, marked = database.rows(
         "SELECT count(*), count(DISTINCT run.job_id), array_agg(DISTINCT live.state || ' ' || run.trigger),"
         " extract(epoch FROM max(run.created_at)), extract(epoch FROM max(live.queued_at))"
@@ -125,7 +125,7 @@ def _check(stage: Stage, database: Database, due: int, at: datetime) -> dict[str
     assert database.value("SELECT count(*) FROM beatkeeper_run") == due
     queues = stored.queues(database.session)
     assert len(queues) == min(due, stored.TENANTS), f"{len(queues)} queues"
-    permits = stage.depths(queues)
-    assert permits == due, f"{permits} permits for {due} runs"
+    wakeups = stage.depths(queues)
+    assert wakeups == due, f"{wakeups} wake-ups for {due} runs"
     began = at.timestamp()
     return {"triggered_seconds": float(last) - began, "marked_seconds": float(marked) - began}

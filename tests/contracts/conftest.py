@@ -11,7 +11,7 @@ from tests.contracts.large_database import FULL, SHORT, large_database
     params=[pytest.param(SHORT, id="short"), pytest.param(FULL, id="full", marks=pytest.mark.chaos)],
 )
 def large(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The URL of a large database of this test run's own."""
+    """Yield the URL of a large database of this test run's own."""
     name = f"beatkeeper_large_{os.environ['BEATKEEPER_TEST_ID']}_{request.param.jobs}"
     with large_database(os.environ["DATABASE_URL"], name, request.param) as url:
         yield url

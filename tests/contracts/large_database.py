@@ -37,22 +37,22 @@ INSERT INTO beatkeeper_job
     SELECT gen_random_uuid(), 1 + i %% %(tenants)s, 'job-' || i, '', 1, 'active', '', '', i %% 1001, '{}', 1
     FROM generate_series(1, %(jobs)s) i;
 INSERT INTO beatkeeper_job_version (job_id, version, target, target_key, schedule, timeout_ms, overlap, catch_up,
-        retry, resources, anchor_at, created_by)
+        retry, anchor_at, created_by)
     SELECT id, 1, jsonb_build_object('kind', 'celery', 'task', 'demo.hello', 'args', '[]'::jsonb,
                'kwargs', jsonb_build_object('payload', repeat(md5(id::text), 30))),
            'demo.hello', '{"every": 3600}', 60000, 'allow_all', '{"policy": "last", "window": 86400}',
-           '{"max_attempts": 4, "backoff": "exponential", "base": 10, "cap": 3600}', '{}', now(), ''
+           '{"max_attempts": 4, "backoff": "exponential", "base": 10, "cap": 3600}', now(), ''
     FROM beatkeeper_job;
 INSERT INTO beatkeeper_job_clock (job_id, slice, next_run_at, priority)
     SELECT id, get_byte(uuid_send(id), 15) & 63,
            CASE WHEN n <= %(due)s THEN now() - make_interval(secs => random() * 30)
                 ELSE now() + make_interval(secs => 60 + random() * 86400) END, priority
     FROM (SELECT id, priority, row_number() OVER () AS n FROM beatkeeper_job) numbered;
-INSERT INTO beatkeeper_lane (pool_id, tenant_id, queue, "window", day_count)
+INSERT INTO beatkeeper_queue (pool_id, tenant_id, broker_queue, "window", day_count)
     SELECT 1, i, 'bk.default.tenant-' || i || '.v2', 0, 0 FROM generate_series(1, %(tenants)s) i;
 INSERT INTO beatkeeper_worker_node
-        (incarnation, name, pool_id, host, pid, slots, known_targets, state, resources, held)
-    SELECT gen_random_uuid(), 'worker-' || i, 1, 'host', i, 100, '{demo.hello}', 'active', '{}', '{}'
+        (incarnation, name, pool_id, host, pid, slots, known_targets, state, held)
+    SELECT gen_random_uuid(), 'worker-' || i, 1, 'host', i, 100, '{demo.hello}', 'active', '{}'
     FROM generate_series(1, 20) i;
 """
 # Unfinished runs planned over the last fifteen days, so that every partition holds some; then as many finished ones.
@@ -98,7 +98,7 @@ ALTER TABLE beatkeeper_live_run ENABLE TRIGGER live_run_born;
 
 @contextmanager
 def large_database(server: str, name: str, size: Size) -> Iterator[str]:
-    """Yields the URL of a filled and analysed database with 31 daily partitions, and drops it at the end."""
+    """Yield the URL of a filled and analysed database with 31 daily partitions, and drop it at the end."""
     url = urlunsplit(urlsplit(server)._replace(path=f"/{name}"))
     with psycopg.connect(server, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}")

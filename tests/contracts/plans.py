@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import tuple_row
 
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 # psycopg would prepare after five executions and PostgreSQL may change to a generic plan after five more.
 EXECUTIONS = 12
@@ -36,7 +36,7 @@ def cost_of(
     *,
     rows_written_by: str = "",
 ) -> Cost:
-    """The dearest of twelve executions; each is rolled back. Rows: returned, or written by the named node."""
+    """Return the dearest of twelve executions, each rolled back; rows are returned, or written by the named node."""
     # The first one steps over what other tests wrote and rolled back, and marks it as dead.
     _once(connection, statement, values, rows_written_by)
     costs = [_once(connection, statement, values, rows_written_by) for _ in range(EXECUTIONS)]

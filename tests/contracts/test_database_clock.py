@@ -3,7 +3,7 @@
 import ast
 from pathlib import Path
 
-from tests.processes import CHECKOUT
+from tests.support.processes import CHECKOUT
 
 OURS = ("runs", "jobs", "auditlog", "scheduler_project")
 CLOCKS = {
@@ -17,16 +17,15 @@ CLOCKS = {
     ("timezone", "localdate"),
 }
 ALLOWED = {
-    "jobs/display.py": "how long ago, in words, for a reader",
-    "jobs/access_admin.py": "a label on a key; whether a key is valid is asked elsewhere",
-    "jobs/tenants.py": "whether to ask the database to note the use of a key; the database says whether it is time",
-    "runs/run_lists.py": "which days a list of the admin shows",
-    "runs/run_page.py": "how long a run has taken so far, for a reader",
-    "runs/demo_tasks.py": "what a demo prints",
-    "runs/callbacks.py": "the times of an Outcome, which the ledger replaces by its own",
-    "runs/api/worker_views.py": "this host's clock, corrected by how far the database's is from it",
-    "runs/targets/http.py": "an HTTP date of another machine is compared with ours",
-    "scheduler_project/dashboard.py": "how long ago, in words, for a reader",
+    "jobs/admin/formatting.py": "how long ago, in words, for a reader",
+    "jobs/admin/access.py": "a label on a key; whether a key is valid is asked elsewhere",
+    "jobs/access/api_keys.py": "whether the use of a key is noted; the database decides whether it is time",
+    "runs/admin/list_filters.py": "which days a list of the admin shows",
+    "runs/admin/run_detail.py": "how long a run has taken so far, for a reader",
+    "scheduler_project/standalone/demo_tasks.py": "what a demo prints",
+    "runs/api/worker_protocol.py": "this host's clock, corrected by how far the database's is from it",
+    "runs/targets/http/call.py": "an HTTP date of another machine is compared with ours",
+    "scheduler_project/admin/dashboard.py": "how long ago, in words, for a reader",
 }
 # A worker knows no other clock than its machine's; what it decides it decides by CLOCK_BOOTTIME.
 ELSEWHERE = ("scheduler_project/sdk/", "/migrations/")

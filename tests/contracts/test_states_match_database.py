@@ -12,7 +12,7 @@ from jobs.models import JobStatus, Overlap
 from runs.models import ErrorClass, LiveRun, Run
 from runs.states import BORN, FINAL_MOVES, LIVE_MOVES, FinalState, LiveState, Trigger
 from scheduler_project.sdk.outcomes import ERROR_CLASSES
-from tests.factories import make_finished_run, make_run, make_worker, post_job
+from tests.support.factories import make_finished_run, make_run, make_worker, post_job
 
 pytestmark = pytest.mark.django_db
 

@@ -1,8 +1,8 @@
 import pytest
 
 from jobs.models import Pool, Tenant
-from tests.api_client import Caller
-from tests.factories import make_pool, make_tenant
+from tests.support.api_client import Caller
+from tests.support.factories import make_pool, make_tenant
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def tenant(db: None) -> Tenant:
 
 @pytest.fixture
 def own_pool(tenant: Tenant) -> Pool:
-    """A team's, which exports nothing yet."""
+    """Make a pool of a team, which exports nothing yet."""
     pool = make_pool(slug="payments", shared=False, exported_tasks=[])
     pool.tenants.add(tenant)
     return pool

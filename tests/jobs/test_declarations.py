@@ -8,7 +8,7 @@ from django.db import connection
 from auditlog.models import AuditEntry
 from jobs.declarations import apply_declarations
 from jobs.models import Declaration, Job, JobClock, Pool, Tenant
-from tests.factories import make_pool, make_tenant
+from tests.support.factories import make_pool, make_tenant
 
 pytestmark = pytest.mark.django_db
 TASK = "payments.tasks.settle"

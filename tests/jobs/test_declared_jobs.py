@@ -6,8 +6,9 @@ import pytest
 
 from jobs.declarations import apply_now, declare, declared, drift_of_job, withdraw
 from jobs.models import Declaration, Job, JobStatus, Pool, Tenant
-from jobs.services import cancel_job, delete_job, edit_job, pause_job
-from scheduler_project.sdk.plan import Change, Kind, plan
+from jobs.services.definition import delete_job, edit_job
+from jobs.services.status import cancel_job, pause_job
+from scheduler_project.sdk.declarations.plan import ChangeKind, PlannedChange, plan
 
 pytestmark = pytest.mark.django_db
 TASK = "payments.tasks.settle"
@@ -28,7 +29,7 @@ def applied(tenant: Tenant, pool: Pool, *specs: dict[str, Any], again: bool = Fa
     apply_now(tenant, [one["name"] for one in specs])
 
 
-def planned(tenant: Tenant, pool: Pool, *specs: dict[str, Any]) -> list[Change]:
+def planned(tenant: Tenant, pool: Pool, *specs: dict[str, Any]) -> list[PlannedChange]:
     return plan(specs, declared(tenant, pool), pool="payments", source="shop")
 
 
@@ -39,7 +40,7 @@ def job(tenant: Tenant, name: str = "settle") -> Job:
 def test_what_was_applied_is_unchanged_and_has_not_drifted(tenant: Tenant, pool: Pool) -> None:
     applied(tenant, pool, spec(timeout=60, retry={"max_attempts": 3}, tags={"a": "b"}))
     [change] = planned(tenant, pool, spec(timeout=60, retry={"max_attempts": 3}, tags={"a": "b"}))
-    assert (change.kind, change.drift, change.error) == (Kind.UNCHANGED, [], "")
+    assert (change.kind, change.drift, change.error) == (ChangeKind.UNCHANGED, [], "")
     declaration = Declaration.objects.get()
     assert (declaration.source, declaration.job) == ("shop", job(tenant))
 
@@ -48,7 +49,7 @@ def test_each_field_that_somebody_edits_is_named_with_both_values(tenant: Tenant
     applied(tenant, pool, spec(priority=700))
     edit_job(job(tenant), {"priority": 10, "retry": {"max_attempts": 9}, "schedule": {"every": 60}})
     [change] = planned(tenant, pool, spec(priority=700))
-    assert change.kind == Kind.UNCHANGED and change.to_apply
+    assert change.kind == ChangeKind.UNCHANGED and change.to_apply
     found = {one.field: (one.before, one.after) for one in change.drift}
     assert found["priority"] == (700, 10) and found["retry.max_attempts"] == (4, 9)
     assert found["schedule.cron"] == ("*/5 * * * *", None) and found["schedule.every"] == (None, 60)
@@ -82,8 +83,8 @@ def test_a_pause_is_no_drift_but_a_cancel_and_a_deletion_are(tenant: Tenant, poo
 def test_what_is_no_longer_declared_is_shown_and_cancelled_when_withdrawn(tenant: Tenant, pool: Pool) -> None:
     applied(tenant, pool, spec("settle"), spec("refund"))
     assert [(c.kind, c.name) for c in planned(tenant, pool, spec("settle"))] == [
-        (Kind.REMOVED, "refund"),
-        (Kind.UNCHANGED, "settle"),
+        (ChangeKind.REMOVED, "refund"),
+        (ChangeKind.UNCHANGED, "settle"),
     ]
     withdraw(tenant, pool, ["refund"])
     apply_now(tenant, ["refund"])
@@ -96,7 +97,7 @@ def test_what_was_withdrawn_and_is_declared_again_is_a_new_job(tenant: Tenant, p
     before = job(tenant)
     withdraw(tenant, pool, ["settle"])
     apply_now(tenant, ["settle"])
-    assert planned(tenant, pool, spec())[0].kind == Kind.ADDED
+    assert planned(tenant, pool, spec())[0].kind == ChangeKind.ADDED
     applied(tenant, pool, spec())
     assert job(tenant).pk != before.pk and job(tenant).status == JobStatus.ACTIVE
     assert Declaration.objects.get().error == ""
@@ -124,7 +125,7 @@ def test_a_job_that_somebody_has_renamed_is_the_same_job(tenant: Tenant, pool: P
 
 def test_another_code_base_of_the_pool_removes_nothing(tenant: Tenant, pool: Pool) -> None:
     applied(tenant, pool, {**spec("theirs"), "source": "other"})
-    assert [c.kind for c in planned(tenant, pool, spec())] == [Kind.ADDED]
+    assert [c.kind for c in planned(tenant, pool, spec())] == [ChangeKind.ADDED]
 
 
 def test_what_a_later_release_fills_up_is_no_drift(tenant: Tenant, pool: Pool) -> None:

@@ -7,6 +7,6 @@ from django.db import connection
 
 @pytest.fixture
 def session(db: None) -> psycopg.Connection[Any]:
-    """The test's own connection as the scheduler's functions want it."""
+    """Lend the test's own connection in the form that the scheduler's functions need."""
     connection.ensure_connection()
     return connection.connection  # type: ignore[no-any-return]

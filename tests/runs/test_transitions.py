@@ -9,14 +9,14 @@ import pytest
 from runs.models import LiveRun, Run
 from runs.states import LiveState
 from runs.transitions import (
-    LostAttempt,
+    EndedAttempt,
     cancel_live_runs,
-    lose_attempts,
+    fail_lost_attempts,
     mark_blocked,
     mark_queued,
     promote_delayed,
 )
-from tests.factories import make_finished_run, make_job, make_run, make_worker, now
+from tests.support.factories import make_finished_run, make_job, make_run, make_worker, now
 
 Session = psycopg.Connection[Any]
 
@@ -59,8 +59,9 @@ def test_only_delayed_runs_are_woken(session: Session) -> None:
 @pytest.mark.parametrize("verdict", ["delayed", "dead"])
 def test_a_claim_that_is_another_by_now_is_not_lost(session: Session, verdict: str) -> None:
     job = make_job()
-    run = make_run(job, LiveState.RUNNING, worker=make_worker(job.pool), claim_seq=3)
-    assert lose_attempts(session, [LostAttempt(run.pk, 2, verdict, 0.0)], "lost") == {}
+    worker = make_worker(job.pool)
+    run = make_run(job, LiveState.RUNNING, worker=worker, claim_seq=3)
+    assert fail_lost_attempts(session, [EndedAttempt(run.pk, 2, worker.pk, verdict, 0.0)], "lost") == {}
     run.refresh_from_db()
     assert run.state == LiveState.RUNNING
     assert Run.objects.get(pk=run.pk).state is None
@@ -74,21 +75,22 @@ def test_several_claims_are_lost_by_one_statement(session: Session) -> None:
         make_run(job, LiveState.RUNNING, worker=worker, planned_at=start - timedelta(days=days))
         for days in range(3)
     ]
-    lost = [LostAttempt(run.pk, 1, "dead" if i else "delayed", 5.0) for i, run in enumerate(runs)]
-    assert lose_attempts(session, lost, "lost") == {
+    lost = [EndedAttempt(run.pk, 1, worker.pk, "dead" if i else "delayed", 5.0) for i, run in enumerate(runs)]
+    assert fail_lost_attempts(session, lost, "lost") == {
         runs[0].pk: "delayed",
         runs[1].pk: "dead",
         runs[2].pk: "dead",
     }
     assert list(LiveRun.objects.values_list("pk", flat=True)) == [runs[0].pk]
-    assert Run.objects.filter(state="dead", reason="lost").count() == 2
+    assert Run.objects.filter(state="dead", reason="worker_lost", error_line="lost").count() == 2
 
 
 def test_a_lost_run_keeps_its_place_by_when_it_may_go_again(session: Session) -> None:
     job = make_job(priority=800)
-    run = make_run(job, LiveState.RUNNING, worker=make_worker(job.pool))
+    worker = make_worker(job.pool)
+    run = make_run(job, LiveState.RUNNING, worker=worker)
     before = run.rank
-    lose_attempts(session, [LostAttempt(run.pk, 1, "delayed", 60.0)], "lost")
+    fail_lost_attempts(session, [EndedAttempt(run.pk, 1, worker.pk, "delayed", 60.0)], "lost")
     run.refresh_from_db()
     assert run.wake_at == run.available_at
     assert run.rank == pytest.approx(int(run.available_at.timestamp() * 1000) - 800 * 300, abs=2)
@@ -102,7 +104,7 @@ def test_a_lost_run_keeps_its_place_by_when_it_may_go_again(session: Session) ->
 def test_what_no_worker_has_is_cancelled_at_once(session: Session, state: str) -> None:
     run = make_run(make_job(), state)
     done = cancel_live_runs(session, [run.pk], "not wanted")
-    assert (done.ended, done.asked) == ([run.pk], [])
+    assert (done.ended, done.requested) == ([run.pk], [])
     ended = Run.objects.get(pk=run.pk)
     assert (ended.state, ended.ended_from, ended.reason) == ("cancelled", state, "not wanted")
     assert not LiveRun.objects.filter(pk=run.pk).exists()
@@ -111,7 +113,7 @@ def test_what_no_worker_has_is_cancelled_at_once(session: Session, state: str) -
 def test_what_runs_is_asked_to_stop_once(session: Session) -> None:
     job = make_job()
     run = make_run(job, LiveState.RUNNING, worker=make_worker(job.pool))
-    assert cancel_live_runs(session, [run.pk], "first").asked == [run.pk]
+    assert cancel_live_runs(session, [run.pk], "first").requested == [run.pk]
     cancel_live_runs(session, [run.pk], "second")
     run.refresh_from_db()
     assert run.cancel_requested_at is not None
@@ -120,4 +122,4 @@ def test_what_runs_is_asked_to_stop_once(session: Session) -> None:
 
 def test_what_has_ended_is_not_cancelled(session: Session) -> None:
     done = cancel_live_runs(session, [make_finished_run(make_job()).pk], "too late")
-    assert (done.ended, done.asked) == ([], [])
+    assert (done.ended, done.requested) == ([], [])

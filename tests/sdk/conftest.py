@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import Processes
 from tests.sdk.stage import Stage
+from tests.support.processes import Processes
 
 
 @pytest.fixture

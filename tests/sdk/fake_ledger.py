@@ -1,5 +1,8 @@
-"""A ledger in a file, for tests whose subject is the worker: several processes share it, and it can be told to
-be away. It keeps the rules a worker relies on: claims by token, reports only by who holds the claim."""
+"""A ledger in a file, for tests whose subject is the worker.
+
+Several processes share it, and it can be made unavailable. It keeps the rules a worker relies on: claims by token, and
+reports only of claims that are held.
+"""
 
 from __future__ import annotations
 
@@ -15,42 +18,41 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
-from scheduler_project.sdk.ledger import (
-    Answer,
+from scheduler_project.sdk.errors import LedgerUnavailable
+from scheduler_project.sdk.ledger.interface import (
     Beat,
     Claim,
-    Ended,
-    Lane,
-    LedgerUnavailable,
-    Told,
-    Wanted,
+    ClaimRequest,
+    CompletedClaim,
+    HeartbeatResponse,
+    ReportResult,
     WorkerInfo,
-    given_back,
+    WorkQueue,
 )
 
 POOL, TENANT = 1, 2
-LANE = Lane(id=1, pool_id=POOL, tenant_id=TENANT, queue="")
+QUEUE = WorkQueue(id=1, pool_id=POOL, tenant_id=TENANT, broker_queue="")
 AT = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
 
 class FakeLedger:
-    def __init__(self, folder: str, queue: str = "") -> None:
+    def __init__(self, folder: str, broker_queue: str = "") -> None:
         self.folder = Path(folder)
         self.folder.mkdir(exist_ok=True)
-        self.queue = queue
+        self.broker_queue = broker_queue
 
     # The worker's side.
 
-    def register(self, info: WorkerInfo) -> list[Lane]:
+    def register(self, info: WorkerInfo) -> list[WorkQueue]:
         with self._state() as state:
             state["workers"][str(info.incarnation)] = {"beat": 0, "alive": True, "left": False, "held": []}
-        return [self.lane]
+        return [self.queue]
 
-    def heartbeat(self, beat: Beat) -> Answer:
+    def heartbeat(self, beat: Beat) -> HeartbeatResponse:
         with self._state() as state:
             worker = state["workers"].get(str(beat.incarnation))
             if worker is None or not worker["alive"]:
-                return Answer(known=False)
+                return HeartbeatResponse(known=False)
             worker.update(
                 beat=beat.number,
                 held=[str(token) for token in beat.held],
@@ -65,35 +67,39 @@ class FakeLedger:
             held = {token: self._running(state, token, beat.incarnation) for token in beat.held}
             waiting = any(run["state"] == "queued" for run in state["runs"].values())
             free = beat.slots - beat.busy - beat.foreign_busy
-            return Answer(
+            return HeartbeatResponse(
                 known=True,
                 cancels=[token for token, run in held.items() if run and run["cancel"]],
                 terminates=[token for token, run in held.items() if run and run.get("terminate")],
                 gone=[token for token, run in held.items() if run is None],
-                lanes=[
-                    Lane(number, POOL, TENANT, queue)
-                    for number, queue in enumerate(state.get("later_queues", []), start=2)
-                    if number > beat.lanes_after
+                queues=[
+                    WorkQueue(number, POOL, TENANT, broker_queue)
+                    for number, broker_queue in enumerate(state.get("later_broker_queues", []), start=2)
+                    if number > beat.queues_after
                 ],
-                work=[self.lane] if waiting and free > 0 and not state["no_work_named"] else [],
+                work=[self.queue] if waiting and free > 0 and not state["no_work_named"] else [],
             )
 
-    def claim(self, wanted: Wanted, again: bool = False) -> list[Claim]:
+    def claim(self, request: ClaimRequest, again: bool = False) -> list[Claim]:
         with self._state() as state:
-            worker = state["workers"].get(str(wanted.incarnation))
+            worker = state["workers"].get(str(request.incarnation))
             if worker is None or not worker["alive"]:
                 return []
-            found = [self._running(state, token, wanted.incarnation) for token in wanted.tokens]
+            found = [self._running(state, token, request.incarnation) for token in request.tokens]
             runs = [run for run in found if run is not None] if again else []
             if not runs:
                 # Who knows no targets gets none.
-                queued = [run for run in state["runs"].values() if run["state"] == "queued" and wanted.known]
-                runs = queued[: wanted.most]
-                for run, token in zip(runs, wanted.tokens, strict=False):
+                queued = [
+                    run
+                    for run in state["runs"].values()
+                    if run["state"] == "queued" and request.known_targets
+                ]
+                runs = queued[: request.limit]
+                for run, token in zip(runs, request.tokens, strict=False):
                     run.update(
                         state="running",
                         token=str(token),
-                        worker=str(wanted.incarnation),
+                        worker=str(request.incarnation),
                         claim_seq=run["claim_seq"] + 1,
                         attempt=run["attempt"] + 1,
                     )
@@ -102,9 +108,9 @@ class FakeLedger:
             os.kill(os.getpid(), signal.SIGKILL)
         return claims
 
-    def report(self, ended: Sequence[Ended], wanted: Wanted | None = None) -> Told:
+    def report(self, ended: Sequence[CompletedClaim], request: ClaimRequest | None = None) -> ReportResult:
         states = [self._end(one) for one in ended]
-        return Told(states, self.claim(wanted) if wanted else [])
+        return ReportResult(states, self.claim(request) if request else [])
 
     def _kills(self, claims: Sequence[Claim]) -> bool:
         """Once, whoever claims as many dies before it reads the answer."""
@@ -113,9 +119,6 @@ class FakeLedger:
             if kills:
                 state["kills_who_claims"] = 0
         return kills
-
-    def give_back(self, claim: Claim) -> str | None:
-        return self.report([given_back(claim)]).states[0]
 
     def leave(self, incarnation: UUID) -> None:
         with self._state() as state:
@@ -132,11 +135,13 @@ class FakeLedger:
 
     @property
     def url(self) -> str:
-        return f"python://tests.sdk.fake_ledger/FakeLedger?folder={self.folder}&queue={self.queue}"
+        return (
+            f"python://tests.sdk.fake_ledger/FakeLedger?folder={self.folder}&broker_queue={self.broker_queue}"
+        )
 
     @property
-    def lane(self) -> Lane:
-        return Lane(1, POOL, TENANT, self.queue)
+    def queue(self) -> WorkQueue:
+        return WorkQueue(1, POOL, TENANT, self.broker_queue)
 
     def add_run(self, task: str = "tests.succeeds", *args: Any, **options: Any) -> UUID:
         kind = options.pop("kind", "celery")
@@ -181,7 +186,7 @@ class FakeLedger:
             state["runs"][str(run_id)].update(values)
 
     def lose_workers(self) -> None:
-        """What rescue does to the silent: their claims are anybody's."""
+        """Recover the claims of silent workers, as the platform does."""
         with self._state() as state:
             for worker in state["workers"].values():
                 worker["alive"] = False
@@ -204,7 +209,7 @@ class FakeLedger:
                 return found
         return None
 
-    def _end(self, one: Ended) -> str | None:
+    def _end(self, one: CompletedClaim) -> str | None:
         claim = one.claim
         end = {**json.loads(json.dumps(asdict(one.outcome), default=str)), "next": one.verdict.state}
         with self._state() as state:

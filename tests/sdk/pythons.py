@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tests.sdk.celery_versions import FOLDER
+from tests.sdk.worker.celery_versions import FOLDER
 
 CELERY = "celery==5.7.0"
 
@@ -29,7 +29,7 @@ def _says(python: Path, version: str) -> bool:
 
 
 def with_celery(python: Path, version: str) -> Path:
-    """What to put on its PYTHONPATH."""
+    """Return the folder for its PYTHONPATH."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     target = FOLDER / f"whole-python{version}"
     with open(FOLDER / "lock", "w") as lock:

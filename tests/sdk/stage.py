@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from scheduler_project.sdk import processes as os_processes
-from scheduler_project.sdk.log_store import FolderLogStore
+from scheduler_project.sdk.logs.folder import FolderLogStore
 from scheduler_project.sdk.outcomes import LogPointer
-from scheduler_project.sdk.slots import SlotTable
-from scheduler_project.sdk.spool import Spool
-from tests.processes import Processes, RealProcess
-from tests.sample_tasks import journal
+from scheduler_project.sdk.process import processes as os_processes
+from scheduler_project.sdk.shared.slots import SlotTable
+from scheduler_project.sdk.shared.spool import Spool
 from tests.sdk.fake_ledger import FakeLedger
-from tests.waiting import wait_until
+from tests.support.processes import Processes, RealProcess
+from tests.support.sample_tasks import journal
+from tests.support.waiting import wait_until
 
 LEASE, BEAT, MARGIN, GRACE = 4.0, 0.3, 1.0, 0.5
 
@@ -43,7 +43,13 @@ class Stage:
 
     def feed(self, slots: int = 1, **changes: str) -> RealProcess:
         worker = self.processes.python(
-            *("scheduler_project.sdk.feed", "--app", "tests.sample_tasks", "--slots", str(slots)),
+            *(
+                "scheduler_project.sdk.worker.feed",
+                "--app",
+                "tests.support.sample_tasks",
+                "--slots",
+                str(slots),
+            ),
             env=self.environment(**changes),
             name="feed",
         )
@@ -77,7 +83,7 @@ class Stage:
         return Spool(folder / "spool")
 
     def guard_pid(self) -> int:
-        return self.table().guard[0]
+        return self.table().header.guard[0]
 
 
 def gone(pid: int) -> bool:

@@ -10,8 +10,8 @@ from celery import Celery
 
 from scheduler_project.sdk import Beatkeeper
 from scheduler_project.sdk.__main__ import main
+from scheduler_project.sdk.declarations.plan import DeclaredJob
 from scheduler_project.sdk.errors import PlatformAway
-from scheduler_project.sdk.plan import Declared
 
 MODULE = "command_line_shop"
 
@@ -20,11 +20,11 @@ class FakeLink:
     """The platform with what it has, and what it was told."""
 
     def __init__(self) -> None:
-        self.known: list[Declared] = []
-        self.after: list[Declared] | None = None
+        self.known: list[DeclaredJob] = []
+        self.after: list[DeclaredJob] | None = None
         self.told: list[tuple[list[str], list[str], list[str]]] = []
 
-    def declared(self) -> list[Declared]:
+    def declared(self) -> list[DeclaredJob]:
         return self.known
 
     def declare(
@@ -33,14 +33,14 @@ class FakeLink:
         *,
         again: Sequence[str] = (),
         withdraw: Sequence[str] = (),
-    ) -> list[Declared]:
+    ) -> list[DeclaredJob]:
         self.told.append(([str(one["name"]) for one in declarations], list(again), list(withdraw)))
         return self.known if self.after is None else self.after
 
 
 @pytest.fixture(autouse=True)
 def logging_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Loading an app sets Django up again, and its log would go on to a stream that pytest closes."""
+    """Keep an app from configuring Django's logging, whose stream pytest closes."""
     monkeypatch.setattr("django.utils.log.configure_logging", lambda *_: None)
 
 
@@ -61,14 +61,14 @@ def link(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeLink]:
     app.close()
 
 
-def known(name: str, **more: Any) -> Declared:
+def known(name: str, **more: Any) -> DeclaredJob:
     spec = {
         "target": {"kind": "celery", "task": "shop.settle", "args": [], "kwargs": {}},
         "schedule": {"cron": "*/5 * * * *", "timezone": "UTC"},
         "priority": 700,
     }
     values = {"pool": "payments", "source": "shop", "spec": spec, "status": "active", **more}
-    return Declared(name=name, **values)
+    return DeclaredJob(name=name, **values)
 
 
 def run(*arguments: str) -> int:
@@ -87,7 +87,7 @@ def test_plan_shows_each_kind_and_changes_nothing(link: FakeLink, capsys: pytest
     assert link.told == []
 
 
-def test_apply_tells_what_changes_and_leaves_the_removed_alone(
+def test_apply_prints_what_changes_and_leaves_the_removed_alone(
     link: FakeLink, capsys: pytest.CaptureFixture[str]
 ) -> None:
     link.known = [known("old")]
@@ -96,13 +96,13 @@ def test_apply_tells_what_changes_and_leaves_the_removed_alone(
     assert "Applied: 1 of 1." in capsys.readouterr().out
 
 
-def test_pruning_is_asked_for(link: FakeLink) -> None:
+def test_pruning_needs_its_option(link: FakeLink) -> None:
     link.known = [known("settle"), known("old"), known("theirs", source="other")]
     assert run("apply", "--prune") == 0
     assert link.told == [([], [], ["old"])]
 
 
-def test_nothing_to_do_asks_for_nothing(link: FakeLink) -> None:
+def test_nothing_to_do_sends_nothing(link: FakeLink) -> None:
     link.known = [known("settle")]
     assert run("apply") == 0 and link.told == []
 
@@ -141,7 +141,7 @@ def test_what_was_refused_and_what_waits_end_with_one(
 def test_a_platform_that_is_away_ends_with_two(
     link: FakeLink, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away() -> list[Declared]:
+    def away() -> list[DeclaredJob]:
         raise PlatformAway("it gave no answer")
 
     monkeypatch.setattr(link, "declared", away)

@@ -59,7 +59,7 @@ def test_the_fingerprint_ignores_numbers_and_addresses() -> None:
     assert fingerprint(raised("row 17 at 0x7f01")) == fingerprint(raised("row 18 at 0x7f99"))
 
 
-def test_the_fingerprint_tells_place_and_words_apart() -> None:
+def test_the_fingerprint_distinguishes_place_and_message() -> None:
     assert fingerprint(raised("one")) != fingerprint(raised("two"))
     assert fingerprint(raised("one")) != fingerprint(raised_elsewhere("one"))
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import Processes, RealProcess
-from tests.sdk.celery_stage import CeleryStage
 from tests.sdk.pythons import found, with_celery
-from tests.sdk.test_celery_versions import runs_of_every_kind_end_well
+from tests.sdk.worker.celery_stage import CeleryStage
+from tests.sdk.worker.test_celery_versions import runs_of_every_kind_end_well
+from tests.support.processes import Processes, RealProcess
 
 OURS = f"{sys.version_info.major}.{sys.version_info.minor}"
 # All else runs on our own.

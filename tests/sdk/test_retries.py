@@ -8,7 +8,7 @@ import pytest
 from scheduler_project.sdk.outcomes import SUCCEEDED, Outcome, failure, stated_failure
 from scheduler_project.sdk.retries import (
     DEFAULT_MAX_LOSSES,
-    LONGEST_REQUESTED_DELAY,
+    MAX_REQUESTED_DELAY,
     Verdict,
     classified,
     decide,
@@ -60,7 +60,7 @@ def test_what_may_get_better_is_tried_again(error_class: str) -> None:
 
 def test_a_requested_delay_wins_but_is_bounded() -> None:
     assert decide(failed(retry_after=7.0), 1, RETRY).delay == 7.0
-    assert decide(failed(retry_after=1e12), 1, RETRY).delay == LONGEST_REQUESTED_DELAY
+    assert decide(failed(retry_after=1e12), 1, RETRY).delay == MAX_REQUESTED_DELAY
     assert decide(failed(retry_after=-5.0), 1, RETRY).delay == 0.0
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from pytest_django import DjangoDbBlocker
 
-from tests.private_rabbitmq import PrivateRabbitMQ
-from tests.processes import CHECKOUT, Processes
-from tests.system.adopter import run_to_end
+from tests.support.processes import CHECKOUT, Processes
+from tests.support.servers.rabbitmq import PrivateRabbitMQ
+from tests.system.adoption.adopter import run_to_end
 from tests.system.platform import Platform, django_at
 
 
@@ -83,7 +83,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def adopter(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The python of a virtual environment with the wheel, as a team would install it."""
+    """Make the python of a virtual environment with the wheel, as a team would install it."""
     folder = tmp_path_factory.mktemp("adopter") / "venv"
     run_to_end([sys.executable, "-m", "venv", "--without-pip", str(folder)])
     python = folder / "bin" / "python"

@@ -1,7 +1,7 @@
 """The whole product as real processes with short times: schedulers, workers, a database, a broker.
 
-A job's own body is the witness: `tests.witnesses` (tests/sample_tasks.py) writes when it starts, lives and ends,
-and which earlier attempt of its run it met alive. What the database says is only compared with it.
+A job's own body is the witness: `tests.witnesses` (tests/support/sample_tasks.py) writes when it starts, lives and
+ends, and which earlier attempt of its run it met alive. The database is only compared with it.
 """
 
 import os
@@ -27,16 +27,17 @@ from psycopg.rows import dict_row
 
 from jobs.models import Job, Tenant
 from runs.models import Run
-from runs.services import cancel_run, run_now
-from scheduler_project.sdk import processes as kernel
-from scheduler_project.sdk.log_store import log_store
+from runs.services.runs import cancel_run, run_now
+from scheduler_project.sdk.logs.store import open_log_store
 from scheduler_project.sdk.outcomes import LogPointer
-from scheduler_project.sdk.slots import FREE, SlotTable
-from tests.factories import make_pool, make_tenant, post_job
-from tests.processes import Processes, RealProcess
-from tests.sample_tasks import journal
+from scheduler_project.sdk.process import processes as kernel
+from scheduler_project.sdk.shared.slot_record import FREE
+from scheduler_project.sdk.shared.slots import SlotTable
+from tests.support.factories import make_pool, make_tenant, post_job
+from tests.support.processes import Processes, RealProcess
+from tests.support.sample_tasks import journal
+from tests.support.waiting import wait_until
 from tests.system.ledger_checker import check
-from tests.waiting import wait_until
 
 T = TypeVar("T")
 Row = dict[str, Any]
@@ -72,7 +73,9 @@ class Worker:
 
     @property
     def guard(self) -> int:
-        return int(wait_until(lambda: self.table.guard[0], 20, "the guard"))
+        # The folder comes a moment after the process; on a busy machine somebody looks in between.
+        wait_until(self.spool_folders, 20, "the worker's folder")
+        return int(wait_until(lambda: self.table.header.guard[0], 20, "the guard"))
 
     def children(self) -> list[int]:
         """Of the parent, without its guard."""
@@ -93,7 +96,7 @@ class Worker:
 
     def wait_until_known(self, incarnation_not: UUID | None = None) -> UUID:
         def known() -> UUID | None:
-            incarnation = self.table.incarnation
+            incarnation = self.table.header.incarnation
             return incarnation if incarnation.int and incarnation != incarnation_not else None
 
         assert self.process.wait_for_output("ready.", 40)
@@ -169,7 +172,7 @@ class Platform:
     def worker(
         self,
         slots: int = 2,
-        app: str = "tests.sample_tasks",
+        app: str = "tests.support.sample_tasks",
         name: str = "",
         pool: str = "prefork",
         **env: str | None,
@@ -196,7 +199,7 @@ class Platform:
     # What to run.
 
     def post(self, tenant: Tenant | None = None, **spec: Any) -> Job:
-        """A job on demand whose body is the witness, unless told otherwise; retried at once."""
+        """Make a job on demand whose body is the witness, unless fields say otherwise; retried at once."""
         kwargs = {key: spec.pop(key) for key in ("seconds", "until", "raising") if key in spec}
         body = {"kind": "celery", "task": spec.pop("task", WITNESS), "args": [], "kwargs": kwargs}
         given = {"target": body, "retry": AT_ONCE, "overlap": "allow_all", **spec}
@@ -204,7 +207,7 @@ class Platform:
             return post_job(tenant or self.tenant, **given)
 
     def run_once(self, tenant: Tenant | None = None, **spec: Any) -> Job:
-        """A job on demand that is asked for once."""
+        """Request a job on demand once."""
         return self.run_often(1, tenant, **spec)
 
     def run_often(self, times: int, tenant: Tenant | None = None, **spec: Any) -> Job:
@@ -215,7 +218,7 @@ class Platform:
         return job
 
     def cancel(self, job: Job) -> None:
-        """The job's one run."""
+        """Return the job's one run."""
         with our_connection():
             cancel_run(Run.objects.get(job=job), "no longer wanted")
 
@@ -232,7 +235,7 @@ class Platform:
         return [run for run in self.runs(job) if run["state"]]
 
     def run_of(self, job: Job, state: str, timeout: float = 30) -> Row:
-        """The job's one run, once it is in this final state."""
+        """Return the job's one run, once it is in this final state."""
 
         def ended() -> Row | None:
             return next(iter(self.finished(job)), None)
@@ -269,10 +272,10 @@ class Platform:
     def log_of(self, run: Row) -> str:
         assert run["log_object"], "the run has no log"
         pointer = LogPointer(run["log_object"], run["log_offset"], run["log_length"])
-        return log_store(self.log_store_url).read(pointer).decode()
+        return open_log_store(self.log_store_url).read(pointer).decode()
 
     def witnessed(self, run: object = None) -> list[Witness]:
-        """Attempts in the order in which they started."""
+        """Return attempts in the order in which they started."""
         found: dict[tuple[str, int, int], Witness] = {}
         for line in journal(self.journal_path):
             if line["event"] not in ("start", "alive", "end") or (run and line["run"] != str(run)):
@@ -332,7 +335,7 @@ class Platform:
                     "SELECT name, state, slots, busy, foreign_busy, last_beat_at, held FROM beatkeeper_worker_node"
                 )
             ]
-            lines += [str(row) for row in self.rows("SELECT queue, reason FROM beatkeeper_lane")]
+            lines += [str(row) for row in self.rows("SELECT broker_queue, reason FROM beatkeeper_queue")]
         for output in sorted(self.folder.glob("*.log")):
             lines.append(f"--- {output.name}\n{output.read_text(errors='replace')[-2500:]}")
         return "\n".join(lines)

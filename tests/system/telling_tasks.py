@@ -7,13 +7,13 @@ import sys
 from typing import Any
 from urllib.parse import quote_plus
 
-from tests.sample_tasks import app, keeper
+from tests.support.sample_tasks import app, keeper
 
 __all__ = ["app", "keeper"]
 
 
 def digest(text: str) -> str:
-    """What shows that a body had the very value, without showing it."""
+    """Return what shows that a body had the very value, without showing it."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -20,14 +20,21 @@ from auditlog.models import AuditEntry
 from jobs.models import Job, JobVersion, Pool, Tenant
 from runs.models import Attempt, LiveRun, Run, WorkerNode
 from runs.states import LiveState
-from scheduler_project.sdk.ledger import Beat, Ended, Lane, Wanted, WorkerInfo, base_token
+from scheduler_project.sdk.ledger.interface import (
+    Beat,
+    ClaimRequest,
+    CompletedClaim,
+    WorkerInfo,
+    WorkQueue,
+    base_token,
+)
+from scheduler_project.sdk.ledger.postgres import PostgresLedger
 from scheduler_project.sdk.outcomes import Outcome
-from scheduler_project.sdk.postgres import PostgresLedger
 from scheduler_project.sdk.retries import Verdict
-from tests.factories import TASK, job_spec, make_job, make_key, make_pool, make_run, make_tenant, now
-from tests.ports import free_port
-from tests.processes import CHECKOUT, PYTHON, Processes, RealProcess
-from tests.waiting import wait_until
+from tests.support.factories import TASK, job_spec, make_job, make_key, make_pool, make_run, make_tenant, now
+from tests.support.ports import free_port
+from tests.support.processes import CHECKOUT, PYTHON, Processes, RealProcess
+from tests.support.waiting import wait_until
 
 CALLERS = 8
 ROUNDS = 3
@@ -144,10 +151,10 @@ def work_off(url: str, number: int) -> list[UUID]:
     ledger = PostgresLedger(url)
     info = WorkerInfo(uuid4(), f"worker-{number}", "default", "host", 1, 1, [TASK])
     ledger.register(info)
-    lane = Lane(0, Pool.objects.get().pk, Tenant.objects.get().pk, "")
+    queue = WorkQueue(0, Pool.objects.get().pk, Tenant.objects.get().pk, "")
     done: list[UUID] = []
     beats = itertools.count(1)
-    wanted = Wanted(info.incarnation, base_token(), lane, [TASK], most=2)
+    wanted = ClaimRequest(info.incarnation, base_token(), queue, [TASK], limit=2)
     claims = ledger.claim(wanted)
     while claims:
         assert ledger.claim(wanted, again=True) == claims
@@ -156,7 +163,10 @@ def work_off(url: str, number: int) -> list[UUID]:
             Beat(info.incarnation, beat, beat - 1, 1, 1, 0, wanted.tokens[: len(claims)], False)
         )
         assert answer.known and not answer.gone
-        ended = [Ended(claim, Outcome("succeeded", now(), now()), Verdict("succeeded")) for claim in claims]
+        ended = [
+            CompletedClaim(claim, Outcome("succeeded", now(), now()), Verdict("succeeded"))
+            for claim in claims
+        ]
         done += [claim.run_id for claim in claims]
         wanted = replace(wanted, token=base_token())
         told = ledger.report(ended, wanted)
@@ -170,7 +180,12 @@ def work_off(url: str, number: int) -> list[UUID]:
 
 
 # Of the ledger over HTTPS, which is the API's own connection in other hands, some.
-WORKER_AND_RUNS = ["tests/runs/test_ledger.py", "tests/runs/test_api_runs.py", "-k", "not https or report"]
+WORKER_AND_RUNS = [
+    "tests/runs/ledger/test_ledger.py",
+    "tests/runs/api/test_runs.py",
+    "-k",
+    "not https or report",
+]
 EVERY_API_TEST = ["tests/jobs", "tests/runs", "-k", "test_api or test_ledger"]
 
 
@@ -185,7 +200,7 @@ def test_the_tests_of_the_api_and_of_the_worker_pass_behind_a_pooler(chosen: lis
     """In a process of its own: there Django's connection, and with it the ledger's, leads through one."""
     # That one ends every session of the server, the pooler's among them.
     command = [PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--behind-pooler", *chosen]
-    command += ["--deselect", f"tests/runs/test_ledger.py::{ENDS_SESSIONS}"]
+    command += ["--deselect", f"tests/runs/ledger/test_ledger.py::{ENDS_SESSIONS}"]
     env = {**os.environ, "BEATKEEPER_TEST_ID": f"{os.environ['BEATKEEPER_TEST_ID']}p"}
     done = subprocess.run(command, cwd=CHECKOUT, env=env, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout[-3000:]

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 import pytest
 from django.test import Client
 
-from jobs import tenant_secrets
-from tests.factories import make_tenant
+from jobs.secrets import service as tenant_secrets
+from tests.support.factories import make_tenant
 from tests.system.platform import Platform
 
 

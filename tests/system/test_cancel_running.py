@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.sample_tasks import journal
+from tests.support.sample_tasks import journal
 from tests.system.platform import Platform, is_dead, running
 
 STUBBORN = "trap '' TERM; "
@@ -23,7 +23,7 @@ def test_a_cancelled_command_is_gone_with_all_it_started(platform: Platform, man
     platform.cancel(job)
     run = platform.run_of(job, "cancelled")
     assert all(is_dead(pid) for pid in body)
-    assert (run["error_class"], run["reason"]) == ("cancelled", "no longer wanted")
+    assert (run["error_class"], run["reason"]) == ("cancelled", "cancelled: no longer wanted")
     assert platform.outcomes(run) == ["cancelled"]
     assert "begins" in platform.log_of(run)
 
@@ -87,11 +87,11 @@ def test_a_run_ends_at_its_time_limit(platform: Platform, body: dict[str, Any]) 
 
 
 def all_three(mark: str) -> list[int] | None:
-    """The shell and its two children, once they are there."""
+    """Return the shell and its two children, once they are there."""
     found = running(mark)
     return found if len(found) == 3 else None
 
 
 def noted(platform: Platform, event: str) -> int | None:
-    """The pid of the body that wrote this."""
+    """Return the pid of the body that wrote this."""
     return next((line["pid"] for line in journal(platform.journal_path) if line["event"] == event), None)

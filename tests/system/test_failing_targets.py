@@ -3,10 +3,10 @@
 import signal
 from pathlib import Path
 
-from runs import redrives
 from runs.models import Breaker, DeadLetter, LiveRun, Redrive, Run
+from runs.services import redrives
+from tests.support.waiting import wait_until
 from tests.system.platform import Platform, our_connection, send
-from tests.waiting import wait_until
 
 ONCE = {"max_attempts": 1}
 
@@ -48,9 +48,9 @@ def test_a_group_on_its_way_survives_the_scheduler_and_runs_each_once(platform: 
     platform.wait(lambda: len(platform.finished(job)) == 8, 30, "all of them to die")
     gate.touch()
     rescuer = platform.wait(
-        lambda: next((one for one in schedulers if rescues(platform, one.pid)), None),
+        lambda: next((one for one in schedulers if runs_recovery(platform, one.pid)), None),
         20,
-        "one to say it rescues",
+        "one to say it runs recovery",
     )
     with our_connection():
         (fingerprint,) = set(DeadLetter.objects.values_list("fingerprint", flat=True))
@@ -72,6 +72,6 @@ def test_a_group_on_its_way_survives_the_scheduler_and_runs_each_once(platform: 
     )
 
 
-def rescues(platform: Platform, pid: int) -> bool:
-    rows = platform.rows("SELECT pid FROM beatkeeper_scheduler_node WHERE rescues AND left_at IS NULL")
+def runs_recovery(platform: Platform, pid: int) -> bool:
+    rows = platform.rows("SELECT pid FROM beatkeeper_scheduler_node WHERE runs_recovery AND left_at IS NULL")
     return pid in {row["pid"] for row in rows}

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from django.conf import settings
 
-from tests.processes import CHECKOUT, Processes
-from tests.runs.ordinary_user import SYSTEM_PYTHON, needs_bubblewrap, user, user_group
+from tests.runs.targets.ordinary_user import SYSTEM_PYTHON, needs_bubblewrap, user, user_group
+from tests.support.processes import CHECKOUT, Processes
 from tests.system.platform import Platform, Worker, is_dead, running
 
 pytestmark = needs_bubblewrap

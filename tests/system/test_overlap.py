@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.sample_tasks import journal
+from tests.support.sample_tasks import journal
 from tests.system.platform import Platform, Row, is_dead
 
 
@@ -41,7 +41,7 @@ def test_the_run_before_ends_for_the_next_one(platform: Platform, policy: str) -
     platform.wait(replaced, 40, "the second run to begin")
     first = platform.finished(job)[0]
     assert (first["state"], first["error_class"]) == ("cancelled", "cancelled")
-    assert first["reason"] == "overlap: a later time took its place"
+    assert first["reason"] == "overlap_superseded"
     assert platform.outcomes(first) == ["cancelled"]
     body = events(platform, "hangs")[0]
     assert is_dead(body["pid"])

@@ -1,5 +1,8 @@
-"""A worker that sees neither our database nor our folder: TLS with a CA of its own, a worker's key, and a user on
-RabbitMQ that may read its own queues. The API it speaks to is killed and comes back."""
+"""Run a worker that sees neither our database nor our folder.
+
+It has TLS with a CA of its own, a worker's key, and a user on RabbitMQ that may read its own broker queues. The API it
+speaks to is killed and comes back.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -7,19 +10,19 @@ from typing import Any
 import pytest
 from django.conf import settings
 
+from jobs.access.api_keys import revoke_key
 from jobs.models import Role
-from jobs.tenants import revoke_key
-from runs.broker_users import Rabbitmqctl, make_user
-from runs.brokers import CLASSIC
-from runs.models import Lane, WorkerNode
-from tests.api_client import Caller
-from tests.factories import make_key
-from tests.own_ca import OwnCA
-from tests.ports import answers, free_port
-from tests.private_rabbitmq import PrivateRabbitMQ
-from tests.processes import Processes, RealProcess
+from runs.models import Queue, WorkerNode
+from runs.scheduler.broker.config import CLASSIC
+from runs.scheduler.broker.users import Rabbitmqctl, make_user
+from tests.support.api_client import Caller
+from tests.support.certificates import OwnCA
+from tests.support.factories import make_key
+from tests.support.ports import answers, free_port
+from tests.support.processes import Processes, RealProcess
+from tests.support.servers.rabbitmq import PrivateRabbitMQ
+from tests.support.waiting import wait_until
 from tests.system.platform import LEASE, RECOVERY, Platform, Row, Worker, is_dead, our_connection
-from tests.waiting import wait_until
 
 NOT_ITS_OWN = (
     "DJANGO_SETTINGS_MODULE",
@@ -99,16 +102,16 @@ def address_of(api: Api, key: str, ca: OwnCA) -> dict[str, str | None]:
 def test_it_does_all_that_a_worker_of_ours_does(
     platform: Platform, api: Api, key: str, own_ca: OwnCA, private_rabbitmq: PrivateRabbitMQ, gate: Path
 ) -> None:
-    address = permits_at(platform, private_rabbitmq)
+    address = wakeups_at(platform, private_rabbitmq)
     worker = remote(
         platform, api, key, own_ca, BEATKEEPER_BROKER_URL=address, BEATKEEPER_FEED_AFTER_SECONDS="30"
     )
 
-    # Without the feed, which would come after half a minute: by permits, read by the limited user.
+    # Without the feed, which would come after half a minute: by wake-ups, read by the limited user.
     succeeded = platform.run_of(platform.run_once(task="tests.prints"), "succeeded")
     assert platform.outcomes(succeeded) == ["succeeded"]
-    [queue] = platform.rows("SELECT queue FROM beatkeeper_lane")
-    assert platform.queue(queue["queue"])[1] == 1
+    [row] = platform.rows("SELECT broker_queue FROM beatkeeper_queue")
+    assert platform.queue(row["broker_queue"])[1] == 1
 
     failed = platform.run_of(platform.run_once(raising=True), "dead")
     assert platform.outcomes(failed) == ["failed"] * 4
@@ -137,14 +140,14 @@ def test_other_kinds_of_workers_take_runs_over_https_too(
         "threads": [
             "celery",
             "-A",
-            "tests.sample_tasks",
+            "tests.support.sample_tasks",
             "worker",
             "-P",
             "threads",
             "-Q",
             platform.own_queue,
         ],
-        "feed": ["scheduler_project.sdk.feed", "-A", "tests.sample_tasks"],
+        "feed": ["scheduler_project.sdk.worker.feed", "-A", "tests.support.sample_tasks"],
     }[kind]
     env = {**platform.env(), **address_of(api, key, own_ca), "BEATKEEPER_SPOOL_DIR": str(tmp_path / kind)}
     worker = processes.python(*command, "-c", "2", "-n", name, env=env, name=kind)
@@ -212,14 +215,14 @@ def test_what_a_worker_runs_ends_with_its_key_and_goes_to_another(
     platform.assert_one_attempt_at_a_time()
 
 
-def test_permits_that_are_not_its_own_to_read_cost_it_time_and_no_run(
+def test_wakeups_that_are_not_its_own_to_read_cost_it_time_and_no_run(
     platform: Platform, api: Api, key: str, own_ca: OwnCA, private_rabbitmq: PrivateRabbitMQ
 ) -> None:
     """In a queue that small tenants share."""
     with our_connection():
         shared = f"{settings.QUEUE_PREFIX}.{platform.pool.slug}.class.3.{CLASSIC[0]}"
-        Lane.objects.create(pool=platform.pool, tenant=platform.tenant, queue=shared)
-    address = permits_at(platform, private_rabbitmq)
+        Queue.objects.create(pool=platform.pool, tenant=platform.tenant, broker_queue=shared)
+    address = wakeups_at(platform, private_rabbitmq)
     worker = remote(platform, api, key, own_ca, BEATKEEPER_BROKER_URL=address)
     for _ in range(2):
         platform.run_of(platform.run_once(), "succeeded")
@@ -228,7 +231,7 @@ def test_permits_that_are_not_its_own_to_read_cost_it_time_and_no_run(
     assert platform.queue(shared)[1] == 0
 
 
-def permits_at(platform: Platform, broker: PrivateRabbitMQ) -> str:
+def wakeups_at(platform: Platform, broker: PrivateRabbitMQ) -> str:
     with our_connection():
         user = make_user(platform.tenant, platform.pool, Rabbitmqctl([broker.ctl_command()]).make)
     return f"amqp://{user.name}:{user.password}@127.0.0.1:{broker.port}/{broker.vhost}"

@@ -1,6 +1,8 @@
-"""Secrets are used in every way a job can use one, on a worker of the database and on one over HTTPS, by bodies that
-tell all they know; then each is searched for in everything the platform leaves behind. That the search finds what is
-there is shown in every place."""
+"""Search for secrets in everything the platform leaves behind, after every way a job can use one.
+
+Jobs run on a worker of the database and on one over HTTPS, by bodies that print all they know. Each place is also shown
+to be searched: what is planted there is found.
+"""
 
 import base64
 import gzip
@@ -24,12 +26,12 @@ from django.test import Client
 from django.urls import reverse
 
 from jobs.models import Job, Role, Secret
-from runs.models import Lane
-from scheduler_project.sdk.masking import MASK
-from tests.api_client import Caller
-from tests.factories import make_key, make_pool, make_worker
-from tests.own_ca import OwnCA
-from tests.processes import Processes
+from runs.models import Queue
+from scheduler_project.sdk.secret_values.masking import MASK
+from tests.support.api_client import Caller
+from tests.support.certificates import OwnCA
+from tests.support.factories import make_key, make_pool, make_worker
+from tests.support.processes import Processes
 from tests.system.platform import AT_ONCE, Platform, Worker, our_connection
 from tests.system.telling_tasks import digest
 from tests.system.test_remote_worker import NOT_ITS_OWN
@@ -134,7 +136,7 @@ class Scene:
                 assert self.post("secrets", wrong).status_code == 400
 
     def remote_worker(self, port: int, ca: OwnCA) -> Worker:
-        """It knows an address, a key of its pool and a CA, and nothing of how secrets are kept."""
+        """Start a worker that has an address, a key of its pool and a CA, and no way to read secrets."""
         with our_connection():
             _, key = make_key(self.platform.tenant, Role.WORKER, pool=self.remote_pool)
         env: dict[str, Any] = dict.fromkeys((*NOT_ITS_OWN, "ENCRYPTION_KEYS"))
@@ -272,26 +274,28 @@ def test_no_secret_is_found_anywhere_after_real_runs(
 
     for worker in workers:
         worker.kill_whole()
-    # A worker that is only said to live: permits are sent, and stay where they are.
+    # A worker that is only said to live: wake-ups are sent, and stay where they are.
     with our_connection():
         for pool in (platform.pool, scene.remote_pool):
             make_worker(pool, known_targets=[TELLS])
     for name in ("input", "kwarg", "remote_input", "remote_kwarg"):
         scene.run(jobs[name], inputs.get(name))
-    platform.wait(lambda: lanes(platform) <= queues_with_permits(scene), 20, "permits in both pools' queues")
+    platform.wait(
+        lambda: queues(platform) <= queues_with_wakeups(scene), 20, "wake-ups in both pools' queues"
+    )
     assert scheduler.is_alive()
     assert scene.traces.found(scene.values.values()) == set()
     assert_the_search_finds_what_is_there(scene, processes)
 
 
-def lanes(platform: Platform) -> set[str]:
+def queues(platform: Platform) -> set[str]:
     """Of both pools. Other queues of this run may hold what other tests left there."""
-    queues = {row["queue"] for row in platform.rows("SELECT queue FROM beatkeeper_lane")}
+    queues = {row["broker_queue"] for row in platform.rows("SELECT broker_queue FROM beatkeeper_queue")}
     assert len(queues) == 2
     return queues
 
 
-def queues_with_permits(scene: Scene) -> set[str]:
+def queues_with_wakeups(scene: Scene) -> set[str]:
     scene.traces.drain_queues()
     return {queue for queue, _ in scene.traces.messages}
 
@@ -385,7 +389,7 @@ def assert_the_search_finds_what_is_there(scene: Scene, processes: Processes) ->
     child = processes.start("sleep", "60", env=env, name="planted")
     drained = len(scene.traces.messages)
     with our_connection():
-        queue = Lane.objects.exclude(queue="").values_list("queue", flat=True)[0]
+        queue = Queue.objects.exclude(broker_queue="").values_list("broker_queue", flat=True)[0]
         with kombu.Connection(platform.broker_url) as broker:
             channel: Any = broker.default_channel
             channel.basic_publish(

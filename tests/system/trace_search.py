@@ -17,8 +17,8 @@ import kombu
 import psycopg
 from psycopg import sql
 
-from runs.models import Lane
-from tests.leftovers import listed_queues
+from runs.models import Queue
+from tests.support.leftovers import listed_queues
 from tests.system.platform import Platform
 
 # Of base64 what stands around a secret decides the first and the last characters.
@@ -83,7 +83,11 @@ class Traces:
 
     def queues(self) -> list[str]:
         prefix = os.environ["BEATKEEPER_QUEUE_PREFIX"]
-        known = {*Lane.objects.values_list("queue", flat=True), self.platform.own_queue, f"{prefix}.dead"}
+        known = {
+            *Queue.objects.values_list("broker_queue", flat=True),
+            self.platform.own_queue,
+            f"{prefix}.dead",
+        }
         return sorted(known | {name for name in listed_queues() if name.startswith(f"{prefix}.")} - {""})
 
     def _drain(self, broker: kombu.Connection, queue: str) -> None:

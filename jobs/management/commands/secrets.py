@@ -5,8 +5,8 @@ from django.core.management.base import BaseCommand, CommandError
 
 from auditlog.context import acting_as
 from auditlog.models import ActorKind
-from jobs import tenant_secrets
-from jobs.refusals import Refused
+from jobs.errors import DomainError
+from jobs.secrets import service as tenant_secrets
 
 
 class Command(BaseCommand):
@@ -23,7 +23,7 @@ class Command(BaseCommand):
             if options["what"] == "rotate":
                 self._rotate(max(1, options["batch"]))
             self._tell_keys()
-        except Refused as refused:
+        except DomainError as refused:
             raise CommandError(f"{refused.detail} {refused.hint}") from None
 
     def _rotate(self, batch: int) -> None:

@@ -5,9 +5,9 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
+from jobs.errors import DomainError, hinted
 from jobs.models import Pool, Tenant
-from jobs.refusals import Refused, hinted
-from runs.broker_users import BrokerUser, ManagementApi, Rabbitmqctl, make_user, remove_user
+from runs.scheduler.broker.users import BrokerUser, ManagementApi, Rabbitmqctl, make_user, remove_user
 
 
 class Command(BaseCommand):
@@ -39,7 +39,7 @@ class Command(BaseCommand):
                 self.stdout.write(f"The user {user.name} {done}" + ("." if broker else f" {user.name}"))
                 return
             self._show(make_user(tenant, pool, broker.make if broker else None), done=broker is not None)
-        except Refused as refusal:
+        except DomainError as refusal:
             raise CommandError(hinted(refusal.detail, refusal.hint)) from None
 
     def _broker(self, command: str | None) -> ManagementApi | Rabbitmqctl | None:
@@ -49,10 +49,9 @@ class Command(BaseCommand):
         return ManagementApi(url) if url else None
 
     def _show(self, user: BrokerUser, done: bool) -> None:
-        self.stdout.write(f"user      {user.name}")
-        self.stdout.write(f"password  {user.password}")
-        self.stdout.write(f"vhost     {user.vhost}")
-        self.stdout.write(f"may read  {user.read}")
+        shown = {"user": user.name, "password": user.password, "vhost": user.vhost, "may read": user.read}
+        for name, value in shown.items():
+            self.stdout.write(f"{name:10}{value}")
         if not done:
             self.stdout.write("\nNothing is changed on the broker yet. There, with the password above:")
             for line in user.by_hand():

@@ -10,21 +10,11 @@ from django.core.management.base import BaseCommand, CommandError
 from auditlog.context import acting_as
 from auditlog.models import ActorKind
 from jobs.models import Tenant
-from jobs.specs import words_of
-from runs.celery_beat.importing import (
-    CREATED,
-    REFUSED,
-    UPDATED,
-    Done,
-    Import,
-    Undo,
-    missing_exports,
-    rows_at,
-    sources_of,
-)
-from runs.celery_beat.shadow import UNEXPLAINED, Comparison, shadow
+from jobs.spec.schedule import describe_schedule
+from runs.celery_beat import importer
+from runs.celery_beat.comparison import UNEXPLAINED, Comparison, shadow
 from runs.celery_beat.source import NotServable
-from runs.celery_beat.translating import Wanted
+from runs.celery_beat.translation import ImportOptions
 
 MOST_SHOWN = 10
 
@@ -69,31 +59,31 @@ class Command(BaseCommand):
             raise CommandError(f"there is no tenant {options['tenant']}; there are {known or 'none yet'}")
         if options["apply"] and options["dry_run"]:
             raise CommandError("--apply and --dry-run exclude each other")
-        wanted = Wanted(options["pool"], options["timeout"], options["max_attempts"])
+        wanted = ImportOptions(options["pool"], options["timeout"], options["max_attempts"])
         try:
-            with (
-                acting_as(ActorKind.SYSTEM, "import_celery_beat"),
-                rows_at(settings.CELERY_BEAT_URL) as rows,
-            ):
+            acting = acting_as(ActorKind.SYSTEM, "import_celery_beat")
+            with acting, importer.rows_at(settings.CELERY_BEAT_URL) as rows:
                 rows.source = self._source(tenant, rows.source, options)
                 if options["shadow"]:
                     self._compare(shadow(rows, wanted, timedelta(hours=options["hours"])))
                 elif options["undo"]:
-                    self._tell(Undo(tenant, rows, options["dry_run"]).run())
+                    self._tell(importer.Undo(tenant, rows, options["dry_run"]).run())
                 else:
                     dry_run, off = not options["apply"], options["disable_imported"]
-                    self._tell(Import(tenant, wanted, rows, dry_run, off).run(), told_if_dry=dry_run)
-                    self._tell_exports(missing_exports(tenant, rows, wanted))
+                    self._tell(importer.Import(tenant, wanted, rows, dry_run, off).run(), told_if_dry=dry_run)
+                    if missing := importer.missing_exports(tenant, rows, wanted):
+                        words = self.style.WARNING("The pool does not export, and so cannot run: ")
+                        self.stdout.write(words + ", ".join(missing))
         except NotServable as why:
             raise CommandError(str(why)) from why
 
     def _source(self, tenant: Tenant, found: str, options: dict[str, Any]) -> str:
-        """A database is known by host, port and name; one that is called otherwise now would have nothing to undo."""
+        """Find the imported rows' database by host, port and name, or by `--source` when these have changed."""
         named: str | None = options["source"]
-        if named is not None and named not in (known := sources_of(tenant)):
+        if named is not None and named not in (known := importer.sources_of(tenant)):
             there = ", ".join(known) or "nowhere yet"
             raise CommandError(f"nothing was imported from {named}; rows of this tenant were from {there}")
-        open_ones = sources_of(tenant, undone_at=None)
+        open_ones = importer.sources_of(tenant, undone_at=None)
         if named is None and options["undo"] and open_ones and found not in open_ones:
             raise CommandError(
                 f"there is nothing to give back to {found}, but to {', '.join(open_ones)}: if that is the same "
@@ -101,30 +91,26 @@ class Command(BaseCommand):
             )
         return named or found
 
-    def _tell(self, told: Iterable[Done], told_if_dry: bool = False) -> None:
+    def _tell(self, told: Iterable[importer.Done], told_if_dry: bool = False) -> None:
         counted = Counter[str]()
         for done in told:
             counted[done.what] += 1
-            style = self.style.WARNING if done.what == REFUSED else self.style.SUCCESS
-            self.stdout.write(f"{style(done.what)}  {done.name}{_in_words(done)}")
+            style = self.style.WARNING if done.what == importer.REFUSED else self.style.SUCCESS
+            plan = done.spec and describe_schedule(done.spec["schedule"], done.name)
+            words = f": {done.spec['target']['task']}. {plan}" if done.spec else ""
+            self.stdout.write(f"{style(done.what)}  {done.name}{words}")
             for note in done.notes:
                 self.stdout.write(f"    {note}")
         summed = ", ".join(f"{count} {what}" for what, count in sorted(counted.items()))
         self.stdout.write(summed or "there are no rows")
-        if told_if_dry and (counted[CREATED] or counted[UPDATED]):
+        if told_if_dry and (counted[importer.CREATED] or counted[importer.UPDATED]):
             self.stdout.write("Nothing was changed; --apply does it.")
-
-    def _tell_exports(self, missing: list[str]) -> None:
-        if missing:
-            self.stdout.write(
-                self.style.WARNING("The pool does not export, and so cannot run: ") + ", ".join(missing)
-            )
 
     def _compare(self, comparisons: Iterable[Comparison]) -> None:
         unexplained = 0
         for found in comparisons:
             if found.refused:
-                self.stdout.write(f"{self.style.WARNING(REFUSED)}  {found.name}: {found.refused}")
+                self.stdout.write(f"{self.style.WARNING(importer.REFUSED)}  {found.name}: {found.refused}")
                 continue
             how_many = f"{found.compared} times are the same"
             if found.differences:
@@ -137,9 +123,3 @@ class Command(BaseCommand):
                     self.stdout.write(f"    {different.at.isoformat()} only by {by}: {different.rule}")
         if unexplained:
             raise CommandError(f"{unexplained} differences have no explanation: please look at these rows")
-
-
-def _in_words(done: Done) -> str:
-    if done.spec is None:
-        return ""
-    return f": {done.spec['target']['task']}. {words_of(done.spec['schedule'], done.name)}"

@@ -1,0 +1,38 @@
+"""The admin of jobs and of what they stand on. `runs.admin` registers a fuller page of jobs."""
+
+from django.contrib import admin
+from django.contrib.auth.models import Group, User
+
+from auditlog.models import AuditEntry
+from jobs import models
+from jobs.admin.access import ApiKeyAdmin, MembershipAdmin, StaffUserAdmin, TenantAdmin
+from jobs.admin.audit import TenantAuditAdmin
+from jobs.admin.calendars import CalendarAdmin
+from jobs.admin.declarations import DeclarationAdmin, RunRequestAdmin
+from jobs.admin.jobs import JobAdmin
+from jobs.admin.overrides import OverrideAdmin
+from jobs.admin.pools import PoolAdmin
+from jobs.admin.secrets import SecretAdmin
+from jobs.admin.suspensions import SuspensionAdmin
+from jobs.admin.versions import JobClockAdmin, JobVersionAdmin
+
+admin.site.unregister([AuditEntry, User])
+admin.site.unregister(Group)  # permissions come from memberships
+for model, model_admin in (
+    (models.Job, JobAdmin),
+    (models.JobVersion, JobVersionAdmin),
+    (models.JobClock, JobClockAdmin),
+    (models.Tenant, TenantAdmin),
+    (models.Pool, PoolAdmin),
+    (models.Calendar, CalendarAdmin),
+    (models.Secret, SecretAdmin),
+    (models.ApiKey, ApiKeyAdmin),
+    (models.Membership, MembershipAdmin),
+    (models.Declaration, DeclarationAdmin),
+    (models.RunRequest, RunRequestAdmin),
+    (models.Suspension, SuspensionAdmin),
+    (models.Override, OverrideAdmin),
+    (AuditEntry, TenantAuditAdmin),
+    (User, StaffUserAdmin),
+):
+    admin.site.register(model, model_admin)

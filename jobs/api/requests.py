@@ -1,0 +1,71 @@
+"""Read the parts that requests of several resources share."""
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, overload
+from uuid import UUID
+
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from jobs.api.authentication import tenant_of
+from jobs.api.idempotency import StoredResponse, once, read_key
+from jobs.errors import Missing
+from jobs.validation.checks import abbreviate, invalid, refuse_unknown
+
+MAX_TIMES = 100
+
+
+def read_id(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise Missing(f"{text[:60]} is not an id", hint="ids are UUIDs") from None
+
+
+def answer_once(
+    request: Request, act: Callable[[], StoredResponse], distinguished_by: object = None
+) -> Response:
+    """Act, and with an Idempotency-Key act only once.
+
+    Another body is another request. Where no digest of the body may be stored, `distinguished_by` replaces it.
+    """
+    given = request.headers.get("Idempotency-Key", "")
+    if given:
+        what = f"{request.method} {request.path}"
+        body = request.data if distinguished_by is None else distinguished_by
+        answer = once(tenant_of(request), read_key(given), what, body, act)
+    else:
+        answer = act()
+    headers = {"Idempotency-Replayed": "true"} if answer.replayed else {}
+    if answer.status == 201:
+        headers["Location"] = answer.body["links"]["self"]
+    return Response(answer.body, status=answer.status, headers=headers)
+
+
+def refuse_unknown_query(request: Request, known: tuple[str, ...]) -> None:
+    """Refuse unknown parameters: a filter with a typing mistake would answer with everything."""
+    refuse_unknown(dict(request.query_params), known, "")
+    for name, values in request.query_params.lists():
+        if any("\x00" in value for value in values):
+            raise invalid(name, f"{name} holds a NUL character")
+
+
+def read_count(given: Any) -> int:
+    text = str(given) if isinstance(given, str | int) and not isinstance(given, bool) else ""
+    if not (text.isascii() and text.isdigit() and len(text) <= 3 and 1 <= int(text) <= MAX_TIMES):
+        raise invalid("n", f"{abbreviate(given)} is not a number of times", f"1 to {MAX_TIMES}")
+    return int(text)
+
+
+BASE = "/api/v1"
+
+
+@overload
+def instant(value: datetime) -> str: ...
+@overload
+def instant(value: None) -> None: ...
+def instant(value: datetime | None) -> str | None:
+    if value is None:
+        return None
+    return value.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"

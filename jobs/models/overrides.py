@@ -1,0 +1,26 @@
+"""Store overrides: single planned times that somebody skipped or moved."""
+
+from django.db import models
+from django.db.models.functions import Now
+
+
+class Override(models.Model):
+    """Skip one planned time of a job, or move it to another instant."""
+
+    id = models.BigAutoField(primary_key=True)
+    job = models.ForeignKey("beatkeeper_jobs.Job", models.CASCADE, related_name="overrides")
+    planned_at = models.DateTimeField()
+    # Null: skipped.
+    moved_to = models.DateTimeField(null=True)
+    note = models.TextField(blank=True)
+    made_by = models.CharField(max_length=200, blank=True)
+    created_at = models.DateTimeField(db_default=Now())
+    # Its run exists, or a run row says why there is none.
+    done_at = models.DateTimeField(null=True)
+
+    class Meta:
+        db_table = "beatkeeper_override"
+        constraints = [models.UniqueConstraint(fields=["job", "planned_at"], name="override_once")]
+
+    def __str__(self) -> str:
+        return f"{self.planned_at}: {self.moved_to or 'skipped'}"

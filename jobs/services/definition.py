@@ -1,0 +1,175 @@
+"""Create, edit and delete jobs: one transaction each, with its audit entry.
+
+Whatever moves the planned times locks the job's clock first, lets runs trigger what is due by now under the old
+schedule in the same transaction, and only then sets the first time after now of the new one.
+"""
+
+from contextlib import AbstractContextManager
+from datetime import datetime
+from uuid import uuid4
+
+from django.db import transaction
+
+from auditlog.actions import Action
+from auditlog.context import current_actor
+from auditlog.record import record
+from jobs.clock import database_now
+from jobs.errors import ChangedMeanwhile, JobNotRunnable
+from jobs.hooks import job_hooks
+from jobs.models import JOB_SLICES, Calendar, Job, JobClock, JobStatus, JobVersion, Tenant
+from jobs.schedules import next_after
+from jobs.services.locking import LockedJob, audit_snapshot, lock
+from jobs.services.missed import skip_missed
+from jobs.services.occurrences import refuse_taken_instant
+from jobs.services.overrides import drop_overrides
+from jobs.spec import reading
+from jobs.spec.calendar_lookup import working_time
+from jobs.spec.fields import VERSION_COLUMNS
+from jobs.spec.schedule import first_time, read_schedule
+from jobs.spec.targets import target_key
+from jobs.validation.checks import Json
+from jobs.validation.rows import refusing_duplicate_name
+from scheduler_project.sdk.ids import EPOCH
+from scheduler_project.sdk.secret_values.references import names_in
+
+
+@transaction.atomic
+def create_job(tenant: Tenant, data: object) -> Job:
+    job_id = uuid4()
+    given = reading.read_new(tenant, data, job_id)
+    now = database_now()
+    version = given.version_values()
+    next_run_at = first_time(version["schedule"], str(job_id), now, version["calendar"])
+    job = Job(
+        id=job_id,
+        tenant=tenant,
+        status_by=current_actor().name,
+        status_at=now,
+        created_at=now,
+        updated_at=now,
+        **given.job_values(),
+    )
+    with _refusing_duplicate_name(job):
+        job.save(force_insert=True)
+    JobClock.objects.create(
+        job=job, slice=job_id.int % JOB_SLICES, next_run_at=next_run_at, priority=job.priority
+    )
+    spec = _write_version(job, version, anchor=now)
+    record(Action.JOB_CREATED, job, after=audit_snapshot(job, spec))
+    return job
+
+
+@transaction.atomic
+def edit_job(job: Job, data: object, *, whole: bool = False, seen: str | None = None) -> Job:
+    """Change the fields that are given; a `whole` spec also sets those it leaves out to their defaults.
+
+    A caller that names the `edition` it has `seen` is refused when it is not the present one.
+    """
+    locked = lock(job)
+    if seen is not None and seen != edition(locked.job):
+        detail = "somebody has changed the job since this form was opened"
+        raise ChangedMeanwhile(detail, hint="open it again and repeat your change")
+    if locked.job.status == JobStatus.CANCELLED:
+        raise JobNotRunnable("the job is cancelled and cannot be changed", hint="create a new job")
+    given = _read_edit(locked, data, whole)
+    before = locked.audit_snapshot()
+    dropped = _change_spec(locked, given)
+    _change_job(locked.job, given.job_values(), locked.now)
+    locked.keep_priority()
+    after = locked.audit_snapshot()
+    if dropped:
+        after["dropped_changes"] = dropped
+    if before != after:
+        record(Action.JOB_EDITED, locked.job, before=before, after=after)
+    return locked.job
+
+
+@transaction.atomic
+def delete_job(job: Job, reason: str = "") -> None:
+    """Delete a job softly: its runs stay readable, its name is free again."""
+    locked = lock(job)
+    before = locked.audit_snapshot()
+    locked.set_next(None)
+    locked.job.deleted_at = locked.job.updated_at = locked.now
+    locked.job.save(update_fields=["deleted_at", "updated_at"])
+    job_hooks().job_ended(locked.job, locked.now, reason or "the job was deleted")
+    record(Action.JOB_DELETED, locked.job, before=before, reason=reason)
+
+
+def edition(job: Job) -> str:
+    """Identify the state of a job; every change makes another one, also of what no version holds."""
+    return f"{job.version} {job.updated_at.isoformat()}"
+
+
+def _read_edit(locked: LockedJob, data: object, whole: bool) -> reading.Given:
+    if not whole:
+        return reading.read_changes(locked.job, locked.spec, data)
+    given = reading.read_new(locked.job.tenant, data, locked.job.pk)
+    if given.values["schedule"] == locked.spec.schedule:
+        del given.values["schedule"]
+    return given
+
+
+def _change_spec(locked: LockedJob, given: reading.Given) -> list[Json]:
+    """Write the next version if something changed; return the overrides that the new schedule drops."""
+    values, anchor, dropped = given.version_values(), locked.spec.anchor_at, list[Json]()
+    schedule = values.get("schedule")
+    new = schedule != locked.spec.schedule or locked.job.status == JobStatus.FINISHED
+    if "schedule" in values and new:
+        anchor = locked.now
+        working = working_time(values["calendar"])
+        parsed = read_schedule(schedule, str(locked.job.pk), working)
+        dropped = drop_overrides(locked, parsed, anchor)
+        _rearm(locked, schedule, values["calendar"])
+    present = {name: getattr(locked.spec, name) for name in VERSION_COLUMNS}
+    wanted = {**present, **values}
+    if wanted != present or anchor != locked.spec.anchor_at:
+        locked.job.version += 1
+        locked.spec = _write_version(locked.job, wanted, anchor)
+    return dropped
+
+
+def _rearm(locked: LockedJob, schedule: Json | None, calendar: Calendar | None) -> None:
+    """Plan by the new schedule from now on; reactivate a job that had come to its end."""
+    if schedule and "at" in schedule:
+        once = read_schedule(schedule, str(locked.job.pk), working_time(calendar))
+        if (at := next_after(once, EPOCH, anchor=locked.now)) is not None:
+            refuse_taken_instant(locked.job, at, "schedule.at")
+    upcoming = first_time(schedule, str(locked.job.pk), locked.now, calendar)
+    if locked.job.status in (JobStatus.FINISHED, JobStatus.UNRUNNABLE):
+        if locked.job.status == JobStatus.UNRUNNABLE:
+            skip_missed(locked)
+        locked.set_status(JobStatus.ACTIVE)
+    if locked.job.status == JobStatus.ACTIVE:
+        locked.plan(upcoming)
+    elif locked.job.status == JobStatus.PAUSED:
+        skip_missed(locked)
+
+
+def _write_version(job: Job, values: Json, anchor: datetime) -> JobVersion:
+    if job.version > 1:
+        job.save(update_fields=["version"])
+    spec = JobVersion.objects.create(
+        job=job,
+        version=job.version,
+        target_key=target_key(values["target"]),
+        secret_names=names_in(values["target"]),
+        anchor_at=anchor,
+        created_by=current_actor().name,
+        **values,
+    )
+    job_hooks().version_written(job, spec)
+    return spec
+
+
+def _change_job(job: Job, values: Json, now: datetime) -> None:
+    for name, value in values.items():
+        setattr(job, name, value)
+    job.updated_at = now
+    with _refusing_duplicate_name(job):
+        job.save(update_fields=[*values, "updated_at"])
+
+
+def _refusing_duplicate_name(job: Job) -> AbstractContextManager[None]:
+    detail, hint = f"there is a job named {job.name!r} already", "choose another name, or change that job"
+    return refusing_duplicate_name("job_name_once_per_tenant", detail, hint)

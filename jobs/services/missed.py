@@ -1,0 +1,60 @@
+"""Find the planned times that a job missed while it was held back, and settle them."""
+
+from datetime import datetime
+
+from jobs.hooks import Missed, job_hooks
+from jobs.models import Job, JobStatus, JobVersion
+from jobs.schedules import next_after
+from jobs.services.locking import LockedJob
+from jobs.services.occurrences import schedule_of
+from jobs.validation.checks import Json
+from jobs.validation.instants import as_text
+from scheduler_project.sdk.ids import MILLISECOND
+
+
+def missed_json(missed: Missed) -> Json:
+    return {
+        "count": missed.count,
+        "exact": missed.exact,
+        "from": as_text(missed.from_at),
+        "to": as_text(missed.to_at),
+        "policy": missed.policy,
+        "runs": missed.runs,
+    }
+
+
+def first_missed(spec: JobVersion, since: datetime, to_at: datetime) -> datetime | None:
+    """Find the first time after `since` that was missed; an unreadable schedule may have had some."""
+    try:
+        first = next_after(schedule_of(spec), since, anchor=spec.anchor_at)
+    except Exception:  # noqa: BLE001 - a parked job is parked because this raises
+        first = since
+    return first if first is not None and first < to_at else None
+
+
+def held_back_since(job: Job, spec: JobVersion) -> datetime:
+    """Return since when the present schedule is held back; what an earlier one missed is recorded."""
+    return max(job.status_at, spec.anchor_at)
+
+
+def missed_so_far(job: Job, spec: JobVersion, now: datetime, policy: str | None = None) -> Missed | None:
+    """Foresee what resuming a held job now would find, and do by this policy or its own."""
+    if job.status not in (JobStatus.PAUSED, JobStatus.UNRUNNABLE):
+        return None
+    to_at = end_of_gap(job, now)
+    first = first_missed(spec, held_back_since(job, spec), to_at)
+    return job_hooks().foresee_missed(spec, first, to_at, policy) if first else None
+
+
+def end_of_gap(job: Job, now: datetime) -> datetime:
+    """End the interval with the pause, if its end has passed: times planned after it stand."""
+    until = job.paused_until
+    return until if until is not None and until <= now else now + MILLISECOND
+
+
+def skip_missed(locked: LockedJob) -> None:
+    """Record times missed under a schedule that is replaced, or before a pause; they are not caught up."""
+    to_at = locked.now + MILLISECOND
+    first = first_missed(locked.spec, held_back_since(locked.job, locked.spec), to_at)
+    if first is not None:
+        job_hooks().settle_missed(locked.spec, first, to_at, locked.job.status, "skip")

@@ -1,0 +1,62 @@
+"""Read the circuit breaker of a job: when failures hold its runs, and for how long."""
+
+from datetime import timedelta
+
+from jobs.spec.field_types import Field, Input, InputKind
+from jobs.validation import durations
+from jobs.validation.checks import Json, expect_object, invalid, whole_number
+from jobs.validation.schema import DURATION, number, obj
+
+DEFAULT_COOLDOWN = "PT5M"
+MAX_COOLDOWN = timedelta(days=7)
+
+
+def read_breaker(value: object, *_: object) -> Json | None:
+    if value is None:
+        return None
+    given = expect_object(value, "breaker", ("failures", "cooldown"))
+    if "failures" not in given:
+        raise invalid("breaker.failures", "failures is required", "so many in a row, such as 5", "required")
+    asked = given.get("cooldown", DEFAULT_COOLDOWN)
+    cooldown = durations.read(asked, "breaker.cooldown", timedelta(seconds=1), MAX_COOLDOWN)
+    return {
+        "failures": whole_number(given["failures"], "breaker.failures", 1, 1000),
+        "cooldown": cooldown.total_seconds(),
+    }
+
+
+def _as_json(stored: Json | None) -> Json | None:
+    return stored and {**stored, "cooldown": durations.as_text(timedelta(seconds=stored["cooldown"]))}
+
+
+BREAKER = Field(
+    name="breaker",
+    read=read_breaker,
+    as_json=_as_json,
+    schema=obj(
+        {
+            "failures": number("So many in a row, over all runs of the job.", minimum=1, maximum=1000),
+            "cooldown": {**DURATION, "default": DEFAULT_COOLDOWN},
+        },
+        required=("failures",),
+        nullable=True,
+        description="After so many failed attempts in a row the job's runs are held; after the cool-down one tries.",
+    ),
+    inputs=(
+        Input(
+            "breaker_failures",
+            InputKind.NUMBER,
+            "After this many failures in a row, over all runs, the job's runs are held. Empty: never.",
+            "Breaker",
+        ),
+        Input(
+            "breaker_cooldown",
+            InputKind.DURATION,
+            "Afterwards one run tests whether it works again.",
+            "Cool-down",
+            beside="breaker_failures",
+        ),
+    ),
+    split_value=lambda value: value or {"failures": None, "cooldown": DEFAULT_COOLDOWN},
+    join_parts=lambda parts: None if parts["failures"] is None else parts,
+)

@@ -1,0 +1,124 @@
+"""Read the catch-up policy of a job: what becomes of planned times that were missed."""
+
+from datetime import timedelta
+
+from django.conf import settings
+
+from jobs.spec.field_types import Field, Input, InputKind
+from jobs.validation import durations
+from jobs.validation.checks import Json, abbreviate, expect_object, invalid, listed, whole_number
+from jobs.validation.schema import DURATION, number, obj, text
+
+DEFAULT_CATCH_UP: Json = {"policy": "last", "window": 86_400.0}
+CATCH_UP_POLICIES = ("last", "skip", "all")
+# These go with the policy `all` alone.
+DEFAULT_ALL: Json = {"max": 1000, "per_minute": 60, "order": "oldest"}
+MAX_CAUGHT_UP = 10_000
+CATCH_UP_ORDERS = ("oldest", "newest")
+
+
+def read_catch_up(value: object, *_: object) -> Json:
+    given = expect_object(value, "catch_up", ("policy", "window", *DEFAULT_ALL))
+    policy = given.get("policy", DEFAULT_CATCH_UP["policy"])
+    if policy not in CATCH_UP_POLICIES:
+        available = listed(CATCH_UP_POLICIES, "available are")
+        raise invalid("catch_up.policy", f"{abbreviate(policy)} is not available", available)
+    # A run for an older time would find no partition any more.
+    longest = timedelta(days=settings.HOT_PERIOD_DAYS - 2)
+    asked = given.get("window", DEFAULT_CATCH_UP["window"])
+    window = durations.read(asked, "catch_up.window", timedelta(seconds=1), longest)
+    read = {"policy": policy, "window": window.total_seconds()}
+    if policy == "all":
+        return {**read, **_read_all(given)}
+    for name in DEFAULT_ALL:
+        if name in given:
+            detail = f"{name} has no meaning beside the policy {policy}"
+            raise invalid(f"catch_up.{name}", detail, "it goes with the policy all")
+    return read
+
+
+def _read_all(given: Json) -> Json:
+    merged = {**DEFAULT_ALL, **given}
+    if merged["order"] not in CATCH_UP_ORDERS:
+        one_of = f"one of {', '.join(CATCH_UP_ORDERS)}"
+        raise invalid("catch_up.order", f"{abbreviate(merged['order'])} is not an order", one_of)
+    return {
+        "max": whole_number(merged["max"], "catch_up.max", 1, MAX_CAUGHT_UP),
+        "per_minute": whole_number(merged["per_minute"], "catch_up.per_minute", 1, MAX_CAUGHT_UP),
+        "order": merged["order"],
+    }
+
+
+def _as_json(stored: Json) -> Json:
+    return {**stored, "window": durations.as_text(timedelta(seconds=stored["window"]))}
+
+
+def _join(parts: Json) -> Json:
+    return {name: part for name, part in parts.items() if parts["policy"] == "all" or name not in DEFAULT_ALL}
+
+
+COUNT: Json = {"minimum": 1, "maximum": MAX_CAUGHT_UP}
+ALL = "catch_up_policy == 'all'"
+CATCH_UP = Field(
+    name="catch_up",
+    read=read_catch_up,
+    default={},
+    as_json=_as_json,
+    schema=obj(
+        {
+            "policy": text(
+                "`last`: the last of them runs. `skip`: none. `all`: every one.",
+                enum=list(CATCH_UP_POLICIES),
+                default="last",
+            ),
+            "window": {**DURATION, "description": "Older ones are only noted.", "default": "P1D"},
+            "max": number("Of `all`: at most so many for one gap.", **COUNT, default=DEFAULT_ALL["max"]),
+            "per_minute": number("Of `all`: the pace.", **COUNT, default=DEFAULT_ALL["per_minute"]),
+            "order": text(
+                "Of `all`: which go first.", enum=list(CATCH_UP_ORDERS), default=DEFAULT_ALL["order"]
+            ),
+        },
+        description="What becomes of times nobody could trigger.",
+    ),
+    inputs=(
+        Input(
+            "catch_up_policy",
+            InputKind.CHOICE,
+            "How times missed in an outage are treated.",
+            "Missed times",
+            [(policy, policy) for policy in CATCH_UP_POLICIES],
+        ),
+        Input(
+            "catch_up_window",
+            InputKind.DURATION,
+            "Older ones are only recorded.",
+            "Maximum age",
+            beside="catch_up_policy",
+        ),
+        Input(
+            "catch_up_max",
+            InputKind.NUMBER,
+            "Runs created for one interval of missed times.",
+            "Maximum number",
+            shown_when=ALL,
+        ),
+        Input(
+            "catch_up_per_minute",
+            InputKind.NUMBER,
+            "Limits catch-up, so that it does not delay runs that are due.",
+            "Per minute",
+            shown_when=ALL,
+            beside="catch_up_max",
+        ),
+        Input(
+            "catch_up_order",
+            InputKind.CHOICE,
+            label="Order",
+            choices=[(order, order) for order in CATCH_UP_ORDERS],
+            shown_when=ALL,
+        ),
+    ),
+    suggested=_as_json(DEFAULT_CATCH_UP),
+    split_value=lambda value: {**DEFAULT_ALL, **value},
+    join_parts=_join,
+)

@@ -1,0 +1,86 @@
+"""Read a job as a request writes it, and report all mistakes at once."""
+
+import copy
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+
+from jobs.errors import MAX_ERRORS, FieldError, InvalidInput
+from jobs.models import Job, JobVersion, Pool, Tenant
+from jobs.spec import targets
+from jobs.spec.field_types import Origin
+from jobs.spec.fields import FIELDS, JOB_COLUMNS, READ_ONLY, VERSION_COLUMNS
+from jobs.spec.targets import availability
+from jobs.validation.checks import Json, abbreviate, collecting, expect_object, listed, near
+
+
+@dataclass(frozen=True)
+class Given:
+    """Hold the columns for the fields that a request gave."""
+
+    values: Json
+
+    def job_values(self) -> Json:
+        return {name: self.values[name] for name in JOB_COLUMNS if name in self.values}
+
+    def version_values(self) -> Json:
+        return {name: self.values[name] for name in VERSION_COLUMNS if name in self.values}
+
+
+def read_new(tenant: Tenant, data: object, job_id: object) -> Given:
+    """Read a whole job; fields that are left out get their defaults."""
+    given = expect_object(data, "")
+    defaults = {name: copy.deepcopy(field.default) for name, field in FIELDS.items() if not field.required}
+    values, errors = _read({**defaults, **given}, Origin(tenant, str(job_id)))
+    errors += [
+        FieldError(name, f"{name} is required", code="required")
+        for name, field in FIELDS.items()
+        if field.required and name not in given
+    ]
+    if "pool" in values and "target" in values:
+        with collecting(errors):
+            _check_runnable(values["target"], values["pool"], tenant)
+    if errors:
+        raise InvalidInput(errors)
+    return Given(values)
+
+
+def read_changes(job: Job, present: JobVersion, data: object) -> Given:
+    """Read the fields that shall change; nested values are replaced whole."""
+    values, errors = _read(expect_object(data, ""), Origin(job.tenant, str(job.id)))
+    if ("pool" in values or "target" in values) and not errors:
+        target, pool = values.get("target", present.target), values.get("pool", job.pool)
+        same = pool == job.pool and targets.target_key(target) == present.target_key
+        check = targets.check_exported if same else partial(_check_runnable, tenant=job.tenant)
+        with collecting(errors):
+            check(target, pool)
+    if errors:
+        raise InvalidInput(errors)
+    return Given(values)
+
+
+def _check_runnable(target: Json, pool: Pool, tenant: Tenant) -> None:
+    """Check what the pool exports, then what its workers know."""
+    targets.check_exported(target, pool)
+    availability.check_known(target, pool, tenant)
+
+
+def _read(given: Json, origin: Origin) -> tuple[Json, list[FieldError]]:
+    values: Json = {}
+    errors = _unknown_fields(given)
+    for name, field in FIELDS.items():
+        if name in given:
+            with collecting(errors):
+                values |= field.read_columns(given[name], origin)
+    return values, errors
+
+
+def _unknown_fields(given: Json) -> list[FieldError]:
+    errors = []
+    for name in islice((name for name in given if name not in FIELDS), MAX_ERRORS):
+        if name in READ_ONLY:
+            errors.append(FieldError(name, f"{name} cannot be set", READ_ONLY[name], "read_only"))
+        else:
+            hint = near(name, FIELDS) or listed(FIELDS, "known are")
+            errors.append(FieldError(name[:60], f"{abbreviate(name)} is not known", hint, "unknown_field"))
+    return errors

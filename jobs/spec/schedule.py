@@ -1,0 +1,227 @@
+"""Read the schedule of a job, and describe it."""
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+from jobs.errors import InvalidInput
+from jobs.models import Calendar, Tenant
+from jobs.schedules import (
+    ALWAYS_OPEN,
+    BadSchedule,
+    OnCalendar,
+    Once,
+    Schedule,
+    WorkingTime,
+    calendar_name,
+    describe,
+    next_after,
+    parse,
+)
+from jobs.schedules.calendars.schedule import EXCLUDE, NEXT, ON_CLOSED, PREVIOUS
+from jobs.schedules.cron.cross_check import log_disagreement
+from jobs.spec.calendar_lookup import held_calendar, working_time
+from jobs.spec.field_types import Field, Input, InputKind, Origin
+from jobs.validation import durations
+from jobs.validation.checks import Json, invalid
+from jobs.validation.instants import as_text
+from jobs.validation.schema import DURATION, INSTANT, obj, ref, text
+
+
+def read_schedule(value: object, hash_id: str, calendar: WorkingTime | None = None) -> Schedule:
+    try:
+        return parse(value, hash_id=hash_id, calendar=calendar)
+    except BadSchedule as bad:
+        raise invalid(bad.field, bad.detail, bad.hint) from None
+
+
+def read_named(
+    tenant: Tenant, value: object, hash_id: str, find: Callable[[Tenant, str], Calendar] = held_calendar
+) -> tuple[Schedule, Calendar | None]:
+    """Read a schedule and find the calendar it names, locked against edits until the transaction ends."""
+    try:
+        name = calendar_name(value)
+    except BadSchedule as bad:
+        raise invalid(bad.field, bad.detail, bad.hint) from None
+    calendar = None if name is None else find(tenant, name)
+    return read_schedule(value, hash_id, working_time(calendar)), calendar
+
+
+def describe_schedule(schedule_json: Json | None, hash_id: str) -> str:
+    """Describe a schedule; it names its calendar without reading it."""
+    return describe(read_schedule(schedule_json, hash_id, ALWAYS_OPEN))
+
+
+def first_time(
+    schedule_json: Json | None, hash_id: str, now: datetime, calendar: Calendar | None
+) -> datetime | None:
+    """Find the first planned time after now, from when it counts; refuse a schedule that has none."""
+    schedule = read_schedule(schedule_json, hash_id, working_time(calendar))
+    found = next_after(schedule, now, anchor=now)
+    if found is None and schedule_json is not None:
+        raise _without_time(schedule, schedule_json, now)
+    log_disagreement(schedule)
+    return found
+
+
+def _without_time(schedule: Schedule, schedule_json: Json, now: datetime) -> InvalidInput:
+    plain = schedule.base if isinstance(schedule, OnCalendar) else schedule
+    if isinstance(schedule, OnCalendar) and next_after(plain, now, anchor=now) is not None:
+        detail = f"no time of the schedule is open in {schedule.calendar}"
+        hint = "other times, another calendar, or on_closed: next or previous moves them to another day"
+        return invalid("schedule.calendar", detail, hint, "never_open")
+    since = f"it is now {as_text(now)}"
+    if isinstance(plain, Once):
+        return invalid("schedule.at", f"{schedule_json['at']} is in the past", since, "past")
+    field = "schedule.end" if schedule.end else "schedule"
+    return invalid(field, "the schedule has no time left", since, "past")
+
+
+def _read(value: object, origin: Origin) -> tuple[Json | None, Calendar | None]:
+    schedule, calendar = read_named(origin.tenant, value, origin.job_id)
+    return schedule.as_json(), calendar
+
+
+def _as_json(stored: Json | None) -> Json | None:
+    if stored is None:
+        return None
+    lengths = {name: timedelta(seconds=stored[name]) for name in ("every", "jitter") if name in stored}
+    return {**stored, **{name: durations.as_text(length) for name, length in lengths.items()}}
+
+
+def _split(value: Json | None) -> Json:
+    found = value or {}
+    kind = next((kind for kind in ("cron", "every", "at") if kind in found), "none")
+    named = found.get("calendar", {})
+    calendar = {"calendar": named.get("name", ""), "on_closed": named.get("on_closed", EXCLUDE)}
+    return {"timezone": "UTC", **found, "kind": kind, **calendar}
+
+
+def _join(parts: Json) -> Json | None:
+    """Take only what belongs to the chosen kind: the inputs of the others are hidden, whatever they hold."""
+    kind = parts["kind"]
+    if kind == "none":
+        return None
+    kept: Json = {"jitter": parts["jitter"]} if parts["jitter"] else {}
+    if parts["calendar"]:
+        kept["calendar"] = {"name": parts["calendar"], "on_closed": parts["on_closed"]}
+    if kind == "at":
+        return {"at": parts["at"], **kept}
+    bounds = {name: parts[name] for name in ("start", "end") if parts[name]}
+    zone = {"timezone": parts["timezone"] or "UTC"} if kind == "cron" else {}
+    return {kind: parts[kind], **zone, **bounds, **kept}
+
+
+KEPT = {
+    "calendar": obj(
+        {
+            "name": text("Of a calendar of yours."),
+            "on_closed": text(
+                "`exclude`: a closed time is left out. `next`, `previous`: it is moved, at the same time on the "
+                "clock, to the next (previous) day on which that is open; what falls together is one. An interval "
+                "can only exclude.",
+                enum=list(ON_CLOSED),
+                default=EXCLUDE,
+            ),
+        },
+        required=("name",),
+    ),
+    "jitter": {
+        **DURATION,
+        "description": "The flexible window: each run begins so much after its planned time at most, and before the "
+        "next one. By how much follows from the job and the planned time. Up to a day.",
+    },
+}
+SCHEMA = {
+    "oneOf": [
+        obj(
+            {
+                "cron": text("Five fields, or six with seconds first; names, L, #, H, @daily."),
+                "timezone": text("Of the IANA database.", default="UTC"),
+                "start": INSTANT,
+                "end": INSTANT,
+                **KEPT,
+            },
+            required=("cron",),
+        ),
+        obj({"every": DURATION, "start": INSTANT, "end": INSTANT, **KEPT}, required=("every",)),
+        obj({"at": INSTANT, **KEPT}, required=("at",)),
+    ],
+    "nullable": True,
+    "description": "Null: only on demand.",
+}
+CRON, EVERY, AT = (f"schedule_kind == '{kind}'" for kind in ("cron", "every", "at"))
+BOUNDED = f"{CRON} || {EVERY}"
+ANY = "schedule_kind != 'none'"
+SCHEDULE = Field(
+    name="schedule",
+    read=_read,
+    columns=("schedule", "calendar"),
+    as_json=_as_json,
+    schema=ref("Schedule"),
+    section="Schedule",
+    inputs=(
+        Input(
+            "schedule_kind",
+            InputKind.CHOICE,
+            label="Runs by",
+            choices=[
+                ("cron", "Cron expression"),
+                ("every", "Fixed interval"),
+                ("at", "Once, at an instant"),
+                ("none", "On demand only"),
+            ],
+        ),
+        Input(
+            "cron",
+            help="Five fields, or six with seconds first; names, L, #, H and @daily are understood.",
+            placeholder="*/5 * * * *",
+            shown_when=CRON,
+        ),
+        Input(
+            "timezone",
+            help="A name of the IANA database.",
+            placeholder="America/New_York",
+            shown_when=CRON,
+            beside="cron",
+        ),
+        Input("every", InputKind.DURATION, placeholder="PT30S", shown_when=EVERY),
+        Input("at", InputKind.INSTANT, shown_when=AT),
+        Input("start", InputKind.INSTANT, "No planned time before.", "Not before", shown_when=BOUNDED),
+        Input(
+            "end",
+            InputKind.INSTANT,
+            "No planned time after.",
+            "Not after",
+            shown_when=BOUNDED,
+            beside="start",
+        ),
+        Input(
+            "calendar",
+            help="Name of one of the tenant's calendars; empty: every day is open.",
+            shown_when=ANY,
+        ),
+        Input(
+            "on_closed",
+            InputKind.CHOICE,
+            label="When it is closed",
+            choices=[
+                (EXCLUDE, "that time is left out"),
+                (NEXT, "it is moved to the next open day"),
+                (PREVIOUS, "it is moved to the previous open day"),
+            ],
+            shown_when=ANY,
+            beside="calendar",
+        ),
+        Input(
+            "jitter",
+            InputKind.DURATION,
+            "The longest delay of a run after its planned time; empty: none.",
+            "Flexible window",
+            shown_when=ANY,
+        ),
+    ),
+    split_value=_split,
+    join_parts=_join,
+    suggested={"cron": ""},
+    options=("cron", "every", "at", "timezone", "start", "end", "calendar", "on_closed", "jitter"),
+)

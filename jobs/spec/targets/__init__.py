@@ -1,0 +1,42 @@
+"""Kinds of targets that a job may have. Each is one object in a file of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jobs.spec.targets.celery import CeleryKind
+from jobs.spec.targets.command import CommandKind
+from jobs.spec.targets.http import HttpKind
+from jobs.spec.targets.kind import TargetKind
+from jobs.validation.checks import Json, abbreviate, expect_object, invalid, refuse_large, refuse_unknown
+
+if TYPE_CHECKING:  # workers import this before Django's apps are loaded
+    from jobs.models import Pool
+
+KINDS: dict[str, TargetKind] = {kind.name: kind for kind in (CeleryKind(), HttpKind(), CommandKind())}
+
+
+def read_target(value: object) -> Json:
+    given = expect_object(value, "target")
+    name = given.get("kind")
+    if not isinstance(name, str) or name not in KINDS:
+        hint = f"one of {', '.join(KINDS)}"
+        raise invalid("target.kind", f"{abbreviate(name)} is not a kind of target", hint)
+    refuse_unknown(given, ("kind", *KINDS[name].properties), "target")
+    target = {"kind": name, **KINDS[name].read(given)}
+    refuse_large(target, "target")
+    return target
+
+
+def kind_of(target: Json) -> TargetKind:
+    """Find the kind of a stored target."""
+    return KINDS[target["kind"]]
+
+
+def target_key(target: Json) -> str:
+    return kind_of(target).key(target)
+
+
+def check_exported(target: Json, pool: Pool) -> None:
+    """Refuse a target that the pool does not let its workers execute."""
+    kind_of(target).check_exported(target, pool)

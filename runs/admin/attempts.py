@@ -1,0 +1,48 @@
+"""Finished attempts of runs in the admin, read only."""
+
+from typing import Any
+
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils.text import Truncator
+from unfold.contrib.filters.admin import ChoicesDropdownFilter
+
+from jobs.admin.base import LongListAdmin, related
+from jobs.admin.columns import column, label_column, moment_column
+from jobs.admin.html import link, on_one_line, page_of
+from runs.admin.list_filters import WindowFilter
+from runs.admin.run_detail import OUTCOME_COLOURS, took
+from runs.models import Run
+
+
+class AttemptAdmin(LongListAdmin):
+    list_display = (
+        "started",
+        "shown_outcome",
+        "number",
+        "shown_run",
+        "tenant",
+        "worker_name",
+        "duration",
+        "error",
+    )
+    list_filter = (WindowFilter, ("outcome", ChoicesDropdownFilter), *related("tenant"))
+    ordering = ("-id",)
+    list_select_related = ()
+    actions = None
+    fields = (
+        ("shown_run", "number", "claim_seq"),
+        ("shown_outcome", "next_state", "exit_code"),
+        ("started", "duration", "worker_name"),
+        ("error_class", "error_type", "fingerprint"),
+        "error_line",
+    )
+
+    started = moment_column("started_at")
+    shown_outcome = label_column("outcome", OUTCOME_COLOURS, "outcome")
+    shown_run = column("run", lambda row: link(page_of(Run(pk=row.run_id)), str(row.run_id)[-12:]))
+    duration = column("took", lambda row: on_one_line(took(row.started_at, row.finished_at)))
+    error = column("error", lambda row: Truncator(row.error_line).chars(90))
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        return super().get_queryset(request).prefetch_related("tenant")

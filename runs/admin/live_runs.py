@@ -1,0 +1,69 @@
+"""Unfinished runs in the admin, and the base of both lists of runs."""
+
+from typing import Any
+
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.utils.safestring import SafeString
+from unfold.contrib.filters.admin import ChoicesDropdownFilter
+
+from jobs.admin.base import LongListAdmin, related
+from jobs.admin.columns import column, label_column, link_column, moment_column
+from jobs.admin.html import link, page_of
+from jobs.admin.permissions import is_superuser, own_tenants
+from jobs.models import Job
+from runs.admin.list_filters import LiveRunChangeList, WorkerFilter, go_to_run, search
+from runs.admin.run_detail import COLOURS
+
+
+class RunListAdmin(LongListAdmin):
+    search_help_text = "Search by name of the job or id of the run"
+    list_select_related = ()
+    actions = None
+
+    def get_search_results(self, request: HttpRequest, queryset: QuerySet[Any], text: str) -> Any:
+        if not text.strip():
+            return queryset, False
+        return search(queryset, own_jobs(request), text), False
+
+
+class LiveRunAdmin(RunListAdmin):
+    change_list = LiveRunChangeList
+    list_display = (
+        "planned",
+        "shown_state",
+        "shown_job",
+        "tenant",
+        "pool",
+        "shown_worker",
+        "attempt",
+        "shown_reason",
+        "next_check",
+    )
+    list_filter = (("state", ChoicesDropdownFilter), *related("tenant", "pool", "job"), WorkerFilter)
+    search_fields = ("pk",)
+    ordering = ("-pk",)
+
+    planned = moment_column("planned_at", "planned at")
+    shown_state = label_column("state", COLOURS)
+    shown_job = link_column("job")
+    shown_worker = column("worker", lambda live: worker_link(live))
+    shown_reason = column("reason", lambda live: live.describe_reason())
+    next_check = moment_column("wake_at", "next check")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        return super().get_queryset(request).prefetch_related("job", "tenant", "pool")
+
+    def change_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> HttpResponse:
+        return go_to_run(object_id)
+
+
+def worker_link(live: Any) -> SafeString | str:
+    if live.node is None:
+        return ""
+    return link(page_of(live.node), live.node) if live.may_see_node else str(live.node)
+
+
+def own_jobs(request: HttpRequest) -> QuerySet[Job]:
+    """Return the jobs that the user may see, with deleted ones, whose runs are still listed."""
+    return Job.objects.all() if is_superuser(request) else Job.objects.filter(tenant__in=own_tenants(request))

@@ -1,0 +1,24 @@
+"""Missed times and job gates in the admin, read only."""
+
+from jobs.admin.base import LongListAdmin, related
+from jobs.admin.columns import column, moment_column
+from runs.reasons import describe
+
+
+class MissedSpanAdmin(LongListAdmin):
+    list_display = ("from_time", "to_time", "job", "tenant", "why", "policy", "state", "count")
+    list_filter = related("tenant", "job")
+    list_select_related = ("job", "tenant")
+    ordering = ("-id",)
+
+    from_time = moment_column("from_at", "from")
+    to_time = moment_column("to_at", "until")
+    why = column("reason", lambda span: describe(span.reason))
+
+
+class JobGateAdmin(LongListAdmin):
+    tenant_path = "job__tenant"
+    list_display = ("job", "max_running")
+    list_select_related = ("job",)
+    ordering = ("pk",)
+    sortable_by = None

@@ -1,0 +1,66 @@
+"""Redrives in the admin: groups of dead runs that are run again."""
+
+from typing import Any
+
+from jobs.admin.base import LongListAdmin, related
+from jobs.admin.buttons import button
+from jobs.admin.columns import column, json_column, label_column
+from jobs.admin.formatting import moment
+from jobs.admin.html import BUSY, GOOD, WARNING, link, list_with, page_of
+from runs.admin.dead_letter_dialogs import counted
+from runs.admin.dead_letter_groups import letters_of
+from runs.models import Redrive, RedriveState
+from runs.services import redrives
+
+COLOURS = {RedriveState.WORKING: BUSY, RedriveState.DONE: GOOD, RedriveState.STOPPED: WARNING}
+
+
+class RedriveAdmin(LongListAdmin):
+    list_display = (
+        "started",
+        "shown_group",
+        "tenant",
+        "shown_state",
+        "made",
+        "remaining",
+        "refused",
+        "pace",
+        "by",
+    )
+    list_filter = related("tenant")
+    list_select_related = ("tenant",)
+    ordering = ("-created_at", "-id")
+    actions = None
+    actions_row = ["stop"]
+    actions_detail = ["stop"]
+    fields = (
+        ("fingerprint", "tenant", "shown_state"),
+        ("made", "remaining", "refused"),
+        "last_refusal",
+        ("per_minute", "requested_by", "reason"),
+        ("created_at", "ended_at", "ended_by"),
+        "shown_input",
+    )
+    readonly_fields = ("shown_state", "remaining", "shown_input")
+
+    started = column("started", lambda redrive: link(page_of(redrive), moment(redrive.created_at)))
+    shown_group = column("error", lambda redrive: link(letters_of(redrive), redrive.fingerprint))
+    shown_state = label_column("state", COLOURS)
+    remaining = column("remaining", lambda redrive: counted(redrives.left(redrive)))
+    shown_input = json_column("input")
+    pace = column("per minute", lambda redrive: f"{redrive.per_minute:,}")
+    by = column("by", lambda redrive: redrive.requested_by)
+
+    def hidden_buttons(self, row: Any) -> set[str]:
+        return set() if row.state == RedriveState.WORKING else {"stop"}
+
+    @button(
+        "Stop redrive",
+        "stop_circle",
+        "It creates no more runs. Those it has created go on; the rest of the group stays among the dead letters.",
+        variant="danger",
+        then=list_with,
+    )
+    def stop(self, redrive: Redrive, given: dict[str, Any]) -> str:
+        redrives.stop(redrive, given["reason"])
+        return "The redrive is stopped."

@@ -1,0 +1,144 @@
+"""The parts of a run's page: its attempts and the end of its log."""
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from jobs.admin import html
+from jobs.admin.formatting import NOTHING, brief, moment
+from jobs.admin.html import BAD, BUSY, GOOD, QUIET, WARNING, link, page_of, sentence
+from runs.history import attempts_of, open_attempt, worker_name
+from runs.logs import Line, NoSuchAttempt, lines, read_log
+from runs.models import AttemptOutcome, Run
+from runs.reasons import describe
+from runs.services.explain import Obstacle
+from runs.states import FinalState, LiveState
+from scheduler_project.sdk.logs.store import LogMissing
+
+LINES_SHOWN = 500
+CHARACTERS_SHOWN = 2000
+COLOURS: dict[str, str] = {
+    LiveState.DELAYED: WARNING,
+    LiveState.READY: QUIET,
+    LiveState.QUEUED: QUIET,
+    LiveState.RUNNING: BUSY,
+    LiveState.WAITING_CALLBACK: BUSY,
+    LiveState.BLOCKED: WARNING,
+    FinalState.SUCCEEDED: GOOD,
+    FinalState.DEAD: BAD,
+    FinalState.CANCELLED: QUIET,
+    FinalState.SKIPPED: WARNING,
+}
+OUTCOME_COLOURS: dict[str, str] = {
+    AttemptOutcome.SUCCEEDED: GOOD,
+    AttemptOutcome.FAILED: BAD,
+    AttemptOutcome.TIMEOUT: BAD,
+    AttemptOutcome.LOST: WARNING,
+}
+
+
+def state_label(state: str) -> SafeString:
+    """Label a state, or the gap between the end of a run's live row and its outcome."""
+    return html.state_label(state or "unknown", COLOURS)
+
+
+def took(started: datetime | None, finished: datetime | None) -> str:
+    return brief((finished or datetime.now(timezone.utc)) - started) if started else NOTHING
+
+
+def reason_of(run: Run) -> str:
+    live = run.live_or_none
+    return describe(run.reason) if live is None else live.describe_reason()
+
+
+def obstacle_line(found: Obstacle) -> SafeString:
+    """Render an obstacle as a sentence, with a link to the row it stands on."""
+    unblocked_by = f" Unblocked by: {found.unblocked_by}." if found.unblocked_by else ""
+    subject = format_html(" {}", link(page_of(found.subject), "Show")) if found.subject else ""
+    return format_html("{}.{}{}", sentence(found.detail), unblocked_by, subject)
+
+
+def attempt_rows(run: Run) -> list[dict[str, Any]]:
+    finished = attempts_of(run.pk)
+    rows = [
+        {
+            "number": attempt.number,
+            "outcome": html.state_label(attempt.outcome, OUTCOME_COLOURS),
+            "worker": attempt.worker_name or attempt.worker,
+            "started": moment(attempt.started_at),
+            "took": took(attempt.started_at, attempt.finished_at),
+            "error": attempt.error_line,
+            "exit_code": attempt.exit_code,
+            "then": attempt.next_state.replace("_", " "),
+        }
+        for attempt in finished
+    ]
+    live = open_attempt(run, finished)
+    if live:
+        rows.append(
+            {
+                "number": live.attempt,
+                "outcome": state_label(live.state),
+                "worker": worker_name(live),
+                "started": moment(live.claimed_at),
+                "took": took(live.claimed_at, None),
+                "error": "",
+                "exit_code": None,
+                "then": live.describe_reason(),
+            }
+        )
+    return rows
+
+
+def log_tail(run: Run, number: int | None = None) -> dict[str, Any]:
+    """Return the last lines of a log, where errors are found."""
+    try:
+        log = read_log(run, number)
+    except (LogMissing, NoSuchAttempt) as missing:
+        return {"missing": str(missing) or str(type(missing).__doc__)}
+    end = lines(b"\n".join(log.splitlines()[-LINES_SHOWN:]))
+    shown = [shown_line(line) for line in end]
+    return {"lines": shown, "left_out": max(0, len(log.splitlines()) - len(shown))}
+
+
+def log_as_text(run: Run, number: int | None = None) -> str:
+    log = lines(read_log(run, number))
+    return "".join(f"{line.at} {line.level or line.stream:<8} {line.text}\n" for line in log)
+
+
+def shown_line(line: Line) -> dict[str, str]:
+    left_out = len(line.text) - CHARACTERS_SHOWN
+    more = f"… ({left_out:,} characters more)" if left_out > 0 else ""
+    return {
+        "at": line.at,
+        "clock": line.at[11:23],
+        "source": line.level or line.stream,
+        "text": line.text[:CHARACTERS_SHOWN] + more,
+        "tone": tone(line.stream, line.level),
+    }
+
+
+def tone(stream: str, level: str) -> str:
+    if level in ("ERROR", "CRITICAL") or stream == "stderr":
+        return "bk-error"
+    if level == "WARNING":
+        return "bk-warning"
+    return ""
+
+
+def started_at(run: Run) -> datetime | None:
+    live = run.live_or_none
+    return live.started_at if live else run.started_at
+
+
+def lasted(run: Run) -> str:
+    return took(started_at(run), run.finished_at)
+
+
+def late_by(run: Run) -> str:
+    started = started_at(run)
+    if started is None or started - run.planned_at < timedelta(seconds=1):
+        return ""
+    return f"{brief(started - run.planned_at)} late"

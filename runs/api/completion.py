@@ -1,0 +1,66 @@
+"""Serve the completion of runs by their targets. runs/ledger/callbacks.py reads the body."""
+
+from typing import Any
+from uuid import UUID
+
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from jobs.api.openapi import operation
+from jobs.api.serializers import BodySerializer, PlainField
+from jobs.api.views import ResourceView
+from jobs.validation.schema import obj, text
+from runs.ledger import callbacks
+
+
+class CompletionSerializer(BodySerializer):
+    outcome = PlainField(text(enum=list(callbacks.OUTCOMES)))
+    result = PlainField(
+        {"nullable": True, "description": "Of a success: any JSON of at most 10,000 bytes."}, required=False
+    )
+    error = PlainField(
+        {
+            "oneOf": [
+                text(),
+                obj({"class": text(enum=list(callbacks.CLASSES)), "type": text(), "message": text()}),
+            ],
+            "nullable": True,
+            "description": "Of a failure. The class and the type are what the job's retry policy goes by.",
+        },
+        required=False,
+    )
+    retry_after = serializers.FloatField(required=False, allow_null=True, help_text="Of a failure: seconds.")
+
+
+class CompletedSerializer(serializers.Serializer[Any]):
+    run = serializers.UUIDField()
+    attempt = serializers.IntegerField()
+    state = serializers.CharField(help_text="What the run became by it.")
+
+
+class CompleteRun(ResourceView):
+    tag = "runs"
+    serializer_class = CompletedSerializer
+    # The target of a run has no key of ours: the token of its attempt is all it needs.
+    authentication_classes = ()
+    permission_classes = ()
+
+    @operation(
+        "complete_run",
+        "Report the outcome of a run",
+        takes=CompletionSerializer,
+        errors=(400, 404, 409),
+        about="For the target of a job with `callback` that has answered 202. It takes no key but the token of the "
+        "call, `Authorization: Bearer <Beatkeeper-Callback-Token>`, which is good for that one attempt. Told again "
+        "in the same words it is answered the same. A token that is not awaited is answered like a run that does not "
+        "exist.",
+    )
+    def post(self, request: Request, run_id: str) -> Response:
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        try:
+            run = UUID(run_id)
+        except ValueError:
+            run = UUID(int=0)
+        token = token.strip() if scheme.lower() == "bearer" else ""
+        return Response(callbacks.complete(run, token, request.data))

@@ -1,0 +1,143 @@
+"""Serve redrives of groups of dead letters: start, read and stop them."""
+
+from typing import Any
+
+from django.db.models import QuerySet
+from drf_spectacular.utils import extend_schema_view
+from rest_framework import serializers
+from rest_framework.generics import RetrieveAPIView
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from jobs.api.authentication import tenant_of
+from jobs.api.openapi import operation
+from jobs.api.requests import read_id
+from jobs.api.serializers import (
+    BodySerializer,
+    InstantField,
+    LinksField,
+    PlainField,
+    ReasonField,
+    ReasonSerializer,
+)
+from jobs.api.views import ListView, ResourceView
+from jobs.errors import Missing
+from jobs.models import Role
+from jobs.validation.rows import first_or_missing
+from jobs.validation.schema import number, text
+from runs.models import Redrive, RedriveState
+from runs.services import redrives
+from runs.services.dead_letters import MAX_COUNTED
+from runs.services.redrives import FASTEST
+
+DEFAULT_PACE = 60
+ABOUT_REASON = "Kept with the decision and in the audit trail."
+INPUT = {
+    "type": "object",
+    "nullable": True,
+    "description": "For the new runs, instead of what the dead ones were given; null or left out: the same.",
+}
+
+
+class NewRedriveSerializer(BodySerializer):
+    reason = ReasonField(ABOUT_REASON)
+    per_minute = PlainField(number(minimum=1, maximum=FASTEST, default=DEFAULT_PACE), default=DEFAULT_PACE)
+    input = PlainField(INPUT, default=None)
+
+
+class RedriveSerializer(serializers.Serializer[Redrive]):
+    id = serializers.UUIDField()
+    fingerprint = serializers.CharField()
+    per_minute = serializers.IntegerField()
+    state = PlainField(text(enum=list(RedriveState.values)))
+    made = serializers.IntegerField(help_text="Runs made so far.")
+    left = serializers.SerializerMethodField(help_text=f"To come, up to {MAX_COUNTED:,}.")
+    refused = serializers.IntegerField(
+        help_text="That could not go, such as those of deleted jobs; they stay open."
+    )
+    last_refusal = serializers.CharField()
+    input = PlainField(INPUT)
+    reason = serializers.CharField()
+    requested_by = serializers.CharField()
+    created_at = InstantField()
+    ended_at = InstantField(allow_null=True)
+    ended_by = serializers.CharField()
+    links = LinksField(
+        self=lambda redrive: f"/redrives/{redrive.pk}",
+        stop=lambda redrive: f"/redrives/{redrive.pk}/stop",
+        group=lambda redrive: f"/dead-letters/{redrive.fingerprint}",
+    )
+
+    def get_left(self, redrive: Redrive) -> int:
+        return redrives.left(redrive)
+
+
+class RedriveView(ResourceView):
+    tag = "dead letters"
+    queryset = Redrive.objects.all()
+    serializer_class = RedriveSerializer
+
+    def get_queryset(self) -> QuerySet[Redrive]:
+        return super().get_queryset().filter(tenant=tenant_of(self.request))
+
+    def get_object(self) -> Redrive:
+        given: str = self.kwargs["redrive_id"]
+        redrives = self.get_queryset().filter(pk=read_id(given))
+        return first_or_missing(redrives, f"there is no redrive {given[:60]}")
+
+
+@extend_schema_view(
+    get=operation("list_redrives", "Groups on their way, and those that were, newest first", errors=(400,))
+)
+class Redrives(RedriveView, ListView):
+    pass
+
+
+@extend_schema_view(get=operation("read_redrive", "How far a redrive has come", errors=(404,)))
+class OneRedrive(RedriveView, RetrieveAPIView[Redrive]):
+    pass
+
+
+class StopRedrive(RedriveView):
+    write_role = Role.OPERATOR
+
+    @operation(
+        "stop_redrive",
+        "Stop a redrive",
+        takes=ReasonSerializer,
+        errors=(400, 404, 409),
+        about="The runs it has made go on; the rest of the group stays open.",
+    )
+    def post(self, request: Request, **_: Any) -> Response:
+        reason = ReasonSerializer.read(request)["reason"]
+        return self.answer(redrives.stop(self.get_object(), reason))
+
+
+class RedriveGroup(RedriveView):
+    write_role = Role.OPERATOR
+
+    @operation(
+        "redrive_group",
+        "Redrive a group at a pace",
+        takes=NewRedriveSerializer,
+        status=201,
+        errors=(400, 404, 409, 422),
+        once=True,
+        about="All of it that has died by now, the oldest death first. What dies again is a new dead letter.",
+    )
+    def post(self, request: Request, fingerprint: str) -> Response:
+        given = NewRedriveSerializer.read(request)
+
+        def start() -> Redrive:
+            group = tenant_of(request), read_fingerprint(fingerprint)
+            return redrives.start(*group, given["per_minute"], given["input"], given["reason"])
+
+        return self.create_once(start)
+
+
+def read_fingerprint(given: str) -> str:
+    """Refuse a fingerprint that the database could not look for."""
+    if "\x00" in given:
+        hint = "fingerprints are in the list of dead letters"
+        raise Missing(f"there is no group {given[:40]!r}", hint=hint)
+    return given

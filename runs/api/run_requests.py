@@ -1,0 +1,146 @@
+"""Serve requests for runs from code. A request is done once, however often it is sent."""
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema_field, extend_schema_view
+from rest_framework import serializers
+from rest_framework.exceptions import PermissionDenied
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from jobs.api.authentication import WorkerPermission, principal_of, tenant_of
+from jobs.api.declarations import pool_of
+from jobs.api.openapi import Decorator, operation
+from jobs.api.requests import BASE, read_id
+from jobs.api.serializers import BodySerializer, InstantField, PlainField
+from jobs.api.views import ResourceView
+from jobs.models import Role
+from jobs.validation.checks import Json, expect_object
+from jobs.validation.schema import obj, text
+from runs.services import requested_runs as run_requests
+
+ABOUT = (
+    "`spec` with `name` and `input`: one more run, at once, of a job that is declared in the pool; the role "
+    "operator may do so. `spec` with a whole job: a job of its own that runs once, at `at` or at once; for this a "
+    "key needs the role admin, and a worker's key may ask for Celery tasks without secrets. Done before it is "
+    "answered: 201, and 200 with the same request when the `key` comes again with the same words. 400: `spec`, "
+    "`at` (it has passed, or stands beside an `input`) or `pool` is wrong; 404: no such job is declared in the "
+    "pool; 409: the job is cancelled, or its target may not go there; 422: the `key` was used for another "
+    "request."
+)
+
+
+class NewRunRequestSerializer(BodySerializer):
+    key = serializers.CharField(max_length=200, help_text="The same key again is the same request.")
+    pool = serializers.CharField(required=False, help_text="Left out with a worker's key: its own.")
+    at = InstantField(required=False, allow_null=True, help_text="When; null or left out: at once.")
+    spec = PlainField(
+        {
+            "type": "object",
+            "description": "`name` of a declared job and the `input` of one more run of it; or a whole job as "
+            "`POST /jobs` takes it, without pool and schedule, that runs once.",
+        }
+    )
+
+
+class RunRequestSerializer(serializers.Serializer[Any]):
+    id = serializers.UUIDField()
+    key = serializers.CharField()
+    state = serializers.CharField(help_text="`requested`, `scheduled`, `refused`, or the state of its run.")
+    at = InstantField(allow_null=True)
+    job = serializers.UUIDField(allow_null=True)
+    run = serializers.UUIDField(
+        allow_null=True, help_text="Of a run at an instant it is known before the run is made."
+    )
+    result = PlainField({"nullable": True})
+    error_line = serializers.CharField()
+    links = serializers.SerializerMethodField()
+
+    @extend_schema_field(obj({"self": text(), "run": text()}))
+    def get_links(self, found: Json) -> dict[str, str]:
+        links = {"self": f"{self.context['view'].address}/{found['id']}"}
+        return {**links, "run": f"{BASE}/runs/{found['run']}"} if found["run"] else links
+
+
+def operations(of_worker: str = "", about: str = "") -> dict[str, Decorator]:
+    """Describe the operations, with the words of one kind of key."""
+    return {
+        "request": operation(
+            f"request_run{of_worker}",
+            "Request a run from code",
+            takes=NewRunRequestSerializer,
+            status=201,
+            errors=(400, 404, 409, 422),
+            about=f"{ABOUT} {about}".strip(),
+        ),
+        "read": operation(f"read_run_request{of_worker}", "Read a request", errors=(404,), about=about),
+        "cancel": operation(
+            f"cancel_run_request{of_worker}",
+            "Cancel a request",
+            errors=(404, 409) if of_worker else (404,),
+            about="A run that has not begun ends; the worker of a running one gets a request to stop it. "
+            "A finished one stays as it is. " + about,
+        ),
+    }
+
+
+BY_TENANT = operations()
+BY_WORKER = operations("_of_worker", "For a worker's key, in its own pool.")
+
+
+class RunRequestView(ResourceView):
+    tag = "run requests"
+    write_role = Role.OPERATOR
+    serializer_class = RunRequestSerializer
+    address = f"{BASE}/run-requests"
+
+
+@extend_schema_view(post=BY_TENANT["request"])
+class RunRequests(RunRequestView):
+    def post(self, request: Request) -> Response:
+        given, principal = expect_object(request.data, ""), principal_of(request)
+        pool, spec = pool_of(request, given.get("pool")), given.get("spec")
+        of_declared_job = isinstance(spec, dict) and "input" in spec
+        if principal.pool is None and not of_declared_job and not principal.may(Role.ADMIN):
+            wrong = f"a job that is not declared needs the role admin; the key has {principal.role}"
+            raise PermissionDenied(wrong)
+        found, new = run_requests.ask(tenant_of(request), pool, given, of_key=principal.pool is not None)
+        response = self.answer(found, status=201 if new else 200)
+        response["Location"] = response.data["links"]["self"]
+        return response
+
+
+@extend_schema_view(get=BY_TENANT["read"])
+class OneRunRequest(RunRequestView):
+    def get(self, request: Request, request_id: str) -> Response:
+        tenant, identity = tenant_of(request), read_id(request_id)
+        run_requests.find(tenant, principal_of(request).pool, identity)
+        return self.answer(run_requests.shown_request(tenant, identity))
+
+
+@extend_schema_view(post=BY_TENANT["cancel"])
+class CancelRunRequest(RunRequestView):
+    def post(self, request: Request, request_id: str) -> Response:
+        identity, pool = read_id(request_id), principal_of(request).pool
+        return self.answer(run_requests.cancel(tenant_of(request), pool, identity))
+
+
+# The same for a worker's key, in its pool alone.
+class WorkerRunRequestView(RunRequestView):
+    permission_classes = [WorkerPermission]
+    address = f"{BASE}/worker/run-requests"
+
+
+@extend_schema_view(post=BY_WORKER["request"])
+class WorkerRunRequests(WorkerRunRequestView, RunRequests):
+    pass
+
+
+@extend_schema_view(get=BY_WORKER["read"])
+class OneWorkerRunRequest(WorkerRunRequestView, OneRunRequest):
+    pass
+
+
+@extend_schema_view(post=BY_WORKER["cancel"])
+class CancelWorkerRunRequest(WorkerRunRequestView, CancelRunRequest):
+    pass

@@ -1,0 +1,211 @@
+"""Serve runs: list, read, start, cancel and retry them."""
+
+from hashlib import sha256
+from typing import Any
+
+from drf_spectacular.utils import extend_schema_field, extend_schema_view
+from rest_framework import serializers
+from rest_framework.generics import RetrieveAPIView
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from jobs.api.authentication import tenant_of
+from jobs.api.idempotency import StoredResponse
+from jobs.api.jobs import find_job
+from jobs.api.openapi import operation
+from jobs.api.requests import answer_once, instant, read_id
+from jobs.api.serializers import (
+    BodySerializer,
+    InstantField,
+    LinksField,
+    PlainField,
+    ReasonField,
+    ReasonSerializer,
+)
+from jobs.api.views import ListView, ResourceView
+from jobs.models import Role
+from jobs.validation.rows import first_or_missing
+from jobs.validation.schema import MAYBE_INSTANT, text
+from runs import history
+from runs.api.run_filters import STATES, RunFilters, RunOfJobFilters
+from runs.api.serializers import ABOUT_REASON, ABOUT_REASON_TEXT, ErrorField
+from runs.history import RunHistory
+from runs.models import Run
+from runs.reasons import code_of, describe
+from runs.services import runs as services
+from runs.states import LiveState, Trigger
+
+
+class RunSerializer(serializers.Serializer[Run]):
+    id = serializers.UUIDField()
+    job = serializers.UUIDField(source="job_id")
+    job_name = serializers.CharField(source="job.name")
+    version = serializers.IntegerField(help_text="Of the job: what the run executes.")
+    state = PlainField(text(enum=list(STATES)), source="current_state")
+    reason = serializers.SerializerMethodField(help_text=ABOUT_REASON)
+    reason_text = serializers.SerializerMethodField(help_text=ABOUT_REASON_TEXT)
+    trigger = PlainField(text(enum=list(Trigger.values)))
+    planned_at = InstantField()
+    created_at = InstantField()
+    queued_at = InstantField(source="live.queued_at", allow_null=True)
+    started_at = serializers.SerializerMethodField()
+    finished_at = InstantField(allow_null=True)
+    cancel_requested_at = InstantField(source="live.cancel_requested_at", allow_null=True)
+    cancel_acknowledged_at = InstantField(source="live.cancel_acknowledged_at", allow_null=True)
+    callback_expires_at = serializers.SerializerMethodField()
+    next_attempt_at = serializers.SerializerMethodField()
+    attempt = serializers.SerializerMethodField(help_text="Tries so far.")
+    priority = serializers.IntegerField()
+    input = PlainField({"type": "object", "nullable": True})
+    result = PlainField({"nullable": True, "description": "Any JSON."})
+    exit_code = serializers.IntegerField(allow_null=True)
+    error = ErrorField()
+    retry_of = serializers.UUIDField(allow_null=True)
+    requested_by = serializers.CharField()
+    links = LinksField(
+        self=lambda run: f"/runs/{run.pk}",
+        job=lambda run: f"/jobs/{run.job_id}",
+        attempts=lambda run: f"/runs/{run.pk}/attempts",
+        log=lambda run: f"/runs/{run.pk}/log",
+        retry_of=lambda run: run.retry_of and f"/runs/{run.retry_of}",
+    )
+
+    def get_reason(self, run: Run) -> str:
+        live = run.live_or_none
+        return code_of(live.cancel_reason or live.reason if live else run.reason)
+
+    def get_reason_text(self, run: Run) -> str:
+        live = run.live_or_none
+        return live.describe_reason() if live else describe(run.reason)
+
+    @extend_schema_field(MAYBE_INSTANT)
+    def get_started_at(self, run: Run) -> str | None:
+        live = run.live_or_none
+        return instant(live.started_at if live else run.started_at)
+
+    @extend_schema_field({**MAYBE_INSTANT, "description": "Until then its target may report the outcome."})
+    def get_callback_expires_at(self, run: Run) -> str | None:
+        return self._wakes_at(run, LiveState.WAITING_CALLBACK)
+
+    @extend_schema_field(MAYBE_INSTANT)
+    def get_next_attempt_at(self, run: Run) -> str | None:
+        return self._wakes_at(run, LiveState.DELAYED)
+
+    def get_attempt(self, run: Run) -> int:
+        live = run.live_or_none
+        return live.attempt if live else run.attempts
+
+    def _wakes_at(self, run: Run, state: LiveState) -> str | None:
+        live = run.live_or_none
+        return instant(live.wake_at) if live and live.state == state else None
+
+
+class RunBodySerializer(BodySerializer):
+    input = PlainField(
+        {"type": "object", "nullable": True, "description": "For this run alone."}, required=False
+    )
+    reason = ReasonField("")
+
+
+class RunView(ResourceView):
+    tag = "runs"
+    queryset = history.runs()
+    serializer_class = RunSerializer
+
+    def get_queryset(self) -> RunHistory:
+        return history.runs().of(tenant_of(self.request))
+
+    def get_object(self) -> Run:
+        return find_run(self.request, self.kwargs["run_id"])
+
+
+class RunList(RunView, ListView):
+    # The id begins with the planned time: newest first is one column, and a range of it prunes partitions.
+    newest_first = ("id",)
+
+
+@extend_schema_view(get=operation("list_runs", "Runs, newest first", errors=(400,)))
+class Runs(RunList):
+    filterset_class = RunFilters
+
+
+@extend_schema_view(get=operation("list_runs_of_job", "Runs of a job, newest first", errors=(400, 404)))
+class RunsOfJob(RunList):
+    tag = "jobs"
+    filterset_class = RunOfJobFilters
+
+    def get_queryset(self) -> RunHistory:
+        return super().get_queryset().filter(job=find_job(self.request, self.kwargs["job_id"]))
+
+
+@extend_schema_view(get=operation("read_run", "Read a run", errors=(404,)))
+class OneRun(RunView, RetrieveAPIView[Run]):
+    pass
+
+
+class RunJob(RunView):
+    tag = "jobs"
+    write_role = Role.OPERATOR
+
+    @operation(
+        "run_job",
+        "Run a job now",
+        takes=RunBodySerializer,
+        status=201,
+        errors=(400, 404, 409, 422),
+        once=True,
+    )
+    def post(self, request: Request, job_id: str) -> Response:
+        job, given = find_job(request, job_id), RunBodySerializer.read(request)
+        token, why = request_token(request), given["reason"]
+        return self.create_once(lambda: services.run_now(job, given.get("input"), request=token, reason=why))
+
+
+class CancelRun(RunView):
+    write_role = Role.OPERATOR
+
+    @operation(
+        "cancel_run",
+        "Cancel a run",
+        takes=ReasonSerializer,
+        errors=(400, 404, 409),
+        about="One that no worker has ends at once; a running one is stopped by its worker.",
+    )
+    def post(self, request: Request, **_: Any) -> Response:
+        reason = ReasonSerializer.read(request)["reason"]
+        return self.answer(services.cancel_run(self.get_object(), reason))
+
+
+class RetryRun(RunView):
+    write_role = Role.OPERATOR
+
+    @operation(
+        "retry_run",
+        "Retry a run",
+        takes=ReasonSerializer,
+        status=201,
+        errors=(400, 404, 409, 422),
+        once=True,
+        about="A finished run stays as it is: the retry is a new run of the same version and input. A run that waits "
+        "for its back-off goes now; then the answer is that run, with status 200.",
+    )
+    def post(self, request: Request, **_: Any) -> Response:
+        run, reason = self.get_object(), ReasonSerializer.read(request)["reason"]
+        token = request_token(request)
+
+        def act() -> StoredResponse:
+            retry = services.retry_run(run, request=token, reason=reason)
+            return StoredResponse(200 if retry.pk == run.pk else 201, self.get_serializer(retry).data)
+
+        return answer_once(request, act)
+
+
+def find_run(request: Request, run_id: str) -> Run:
+    runs = history.runs().of(tenant_of(request)).filter(pk=read_id(run_id))
+    return first_or_missing(runs, f"there is no run {run_id[:60]}")
+
+
+def request_token(request: Request) -> bytes:
+    """Return what tells two requests of one millisecond apart, and is the same for one Idempotency-Key."""
+    key = request.headers.get("Idempotency-Key", "")
+    return sha256(f"{tenant_of(request).pk} {key}".encode()).digest() if key else b""

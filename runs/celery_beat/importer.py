@@ -1,0 +1,302 @@
+"""Import rows of django-celery-beat as jobs, one transaction each; a repeated import changes what differs.
+
+A job is active from the moment its row is switched off, and paused before: the two never both run a time. Where the
+rows lie in the platform's own database that is one transaction. Elsewhere it is two, the job's committed first: an
+import that dies between them leaves both active until it is run again. On the way back such a death leaves neither
+active until it is run again; only when both are committed is the row noted as given back.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+import psycopg
+from django.db import connection as django_connection
+from django.db import transaction
+from psycopg.rows import dict_row
+
+from jobs.clock import database_now
+from jobs.errors import DomainError, DuplicateName, hinted
+from jobs.models import ImportedTask, Job, JobClock, JobStatus, JobVersion, Pool, Tenant
+from jobs.schedules import Interval, next_after, parse
+from jobs.services.definition import create_job, edit_job
+from jobs.services.status import pause_job, resume_with
+from jobs.spec.targets.celery import is_reserved
+from jobs.validation.checks import Json
+from runs.celery_beat.due_tasks import task_of
+from runs.celery_beat.schedules import Every, Task, Unservable, first_time
+from runs.celery_beat.source import check_tables
+from runs.celery_beat.translation import ImportOptions, NotImportable, Translation, translate
+from runs.scheduler.partitions.lock_session import options_of
+from runs.sql import SQL, Connection, change, rows
+
+CREATED, UPDATED, UNCHANGED, REFUSED = "created", "updated", "unchanged", "not imported"
+GIVEN_BACK = "given back"
+ROW_IS_OFF = "its row was switched off"
+ROW_IS_ON = "its row is still at work"
+IS_GIVEN_BACK = "given back to celery beat"
+CUT_SHORT = "neither it nor its job is at work, as its way back was cut short: say --undo again"
+# What is due this moment is about to be sent by the scheduler that serves the row: check again after that.
+JUST_DUE = timedelta(seconds=10)
+AGAIN_SECONDS = 0.3
+MILLISECOND = timedelta(milliseconds=1)
+
+
+class Done(NamedTuple):
+    name: str
+    what: str
+    # Why not, or what of the row is not kept.
+    notes: list[str]
+    spec: Json | None = None
+
+
+class DueNow(Exception):
+    """The row's next time is now: importing at this moment would run it once too often or once too few."""
+
+
+class DryRun(Exception):
+    """Rolls back an import after everything was tried."""
+
+
+@dataclass
+class HostRows:
+    """The database in which the periodic tasks lie."""
+
+    connection: Connection
+    source: str
+    # Whether they lie in the platform's own database, on Django's own connection.
+    own: bool
+
+    def ids(self) -> list[int]:
+        return [task for (task,) in rows(self.connection, "all_rows")]
+
+    def read(self, task_id: int) -> tuple[Json, Task] | None:
+        with psycopg.Cursor(self.connection, row_factory=dict_row) as cursor:
+            found = cursor.execute(SQL["rows_to_import"], {"tasks": [task_id]}).fetchall()
+        return (found[0], task_of(found[0])) if found else None
+
+    def lock(self, task_id: int) -> bool:
+        return bool(rows(self.connection, "lock_row", {"task": task_id}))
+
+    @contextmanager
+    def together(self, dry_run: bool) -> Iterator[None]:
+        """Open a transaction over the host project's rows and our jobs; a dry run ends by rolling it back."""
+        theirs = nullcontext() if self.own else self.connection.transaction()
+        with suppress(DryRun), theirs, transaction.atomic():
+            yield
+            if dry_run:
+                raise DryRun
+
+
+@contextmanager
+def rows_at(url: str) -> Iterator[HostRows]:
+    """Return the rows at a URL, or of the platform's own database; NotServable where none can be served."""
+    if not url:
+        django_connection.ensure_connection()
+        check_tables(django_connection.connection)
+        yield HostRows(django_connection.connection, django_connection.settings_dict["NAME"], own=True)
+        return
+    options = options_of(url, {"timezone": "UTC"})
+    with psycopg.connect(url, autocommit=True, connect_timeout=5, options=options) as connection:
+        check_tables(connection)
+        info = connection.info
+        yield HostRows(connection, f"{info.host}:{info.port}/{info.dbname}"[:200], own=False)
+
+
+def sources_of(tenant: Tenant, **which: Any) -> list[str]:
+    """Return the databases that the tenant's rows were imported from."""
+    records = ImportedTask.objects.filter(tenant=tenant, **which)
+    return list(records.order_by("source").values_list("source", flat=True).distinct())
+
+
+def missing_exports(tenant: Tenant, rows: HostRows, wanted: ImportOptions) -> list[str]:
+    """Return tasks of the rows that the pool does not export; their jobs are refused until it does."""
+    pool = Pool.objects.open_to(tenant).filter(slug=wanted.pool).first()
+    exported = set(pool.exported_tasks) if pool is not None else set()
+    found = (rows.read(task_id) for task_id in rows.ids())
+    tasks = {row["task"] for row, _ in filter(None, found)}
+    return sorted(task for task in tasks - exported if not is_reserved(task))
+
+
+@dataclass
+class Import:
+    tenant: Tenant
+    wanted: ImportOptions
+    rows: HostRows
+    dry_run: bool = True
+    switch_off: bool = False
+    sleep: Callable[[float], None] = field(default=time.sleep, repr=False)
+
+    def run(self) -> Iterator[Done]:
+        yield from filter(None, map(self._one, self.rows.ids()))
+
+    def _one(self, task_id: int) -> Done | None:
+        while True:
+            try:
+                with self.rows.together(self.dry_run):
+                    return self._import(task_id)
+            except DueNow:
+                self.sleep(AGAIN_SECONDS)
+
+    def _import(self, task_id: int) -> Done | None:
+        if self.switch_off and not self.dry_run and not self.rows.lock(task_id):
+            return None
+        found = self.rows.read(task_id)
+        if found is None:
+            return None
+        row, task = found
+        known = self._known(row)
+        if known is not None and known.switched_off_at is not None and not row["enabled"]:
+            note = CUT_SHORT if _was_cut_short(known.job) else "it is switched off in favour of its job"
+            return Done(row["name"], UNCHANGED, [note])
+        try:
+            translation = translate(row, task, database_now(), self.wanted)
+            with transaction.atomic():
+                what, job = self._write(row, translation, known)
+        except NotImportable as why:
+            return Done(row["name"], REFUSED, [str(why)])
+        except DuplicateName:
+            return Done(row["name"], REFUSED, ["there is a job of that name already: rename one of the two"])
+        except DomainError as refused:
+            return Done(row["name"], REFUSED, [hinted(str(refused), refused.hint)])
+        record, _ = ImportedTask.objects.update_or_create(
+            tenant=self.tenant,
+            source=self.rows.source,
+            task_id=row["id"],
+            defaults={"name": row["name"], "job": job, "undone_at": None},
+        )
+        if self.switch_off and row["enabled"]:
+            self._switch_off(record, task)
+            what = UPDATED if what == UNCHANGED else what
+        return Done(row["name"], what, translation.notes, translation.spec)
+
+    def _known(self, row: Json) -> ImportedTask | None:
+        records = ImportedTask.objects.select_related("job").select_for_update(of=("self",))
+        return records.filter(tenant=self.tenant, source=self.rows.source, task_id=row["id"]).first()
+
+    def _write(self, row: Json, translation: Translation, known: ImportedTask | None) -> tuple[str, Job]:
+        job = known.job if known is not None else None
+        takes_over = row["enabled"] and self.switch_off
+        if job is None or job.deleted_at is not None or job.status == JobStatus.CANCELLED:
+            job = create_job(self.tenant, translation.spec)
+            return CREATED, job if takes_over else pause_job(job, ROW_IS_ON if row["enabled"] else ROW_IS_OFF)
+        before = _compared(job)
+        job = edit_job(job, _in_step(job, translation.spec), whole=True)
+        if job.status == JobStatus.ACTIVE and row["enabled"] and not self.switch_off:
+            translation.notes.append("its row is at work beside its job: both run it")
+        if takes_over and job.status_note in (ROW_IS_ON, ROW_IS_OFF, IS_GIVEN_BACK):
+            job = resume_with(job, "taken over from celery beat", catch_up="skip").job
+        return (UNCHANGED if _compared(job) == before else UPDATED), job
+
+    def _switch_off(self, record: ImportedTask, task: Task) -> None:
+        """Switch the row off under its lock, so that its next time is the job's, and no time is both's or nobody's."""
+        now, first = database_now(), first_time(task)
+        if not self.dry_run and now - JUST_DUE < first <= now:
+            raise DueNow
+        change(self.rows.connection, "switch_off_rows", {"tasks": [record.task_id]})
+        record.switched_off_at = now
+        record.save(update_fields=["switched_off_at"])
+
+
+def _compared(job: Job) -> tuple[Any, ...]:
+    return job.version, job.name, job.description, job.pool_id, job.priority, job.tags, job.status
+
+
+def _in_step(job: Job, spec: Json) -> Json:
+    """Keep an interval's rhythm: it continues as its job does, and its row counts from its own last run."""
+    present = JobVersion.objects.get(job=job, version=job.version).schedule or {}
+    wanted = spec["schedule"]
+    if "every" not in wanted or present.get("every") != wanted["every"] or "start" not in present:
+        return spec
+    return {**spec, "schedule": {**wanted, "start": present["start"]}}
+
+
+@dataclass
+class Undo:
+    """The way back: jobs are paused, and the rows that were switched off for them go on."""
+
+    tenant: Tenant
+    rows: HostRows
+    dry_run: bool = True
+
+    def run(self) -> Iterator[Done]:
+        records = ImportedTask.objects.filter(
+            tenant=self.tenant, source=self.rows.source, undone_at=None
+        ).order_by("task_id")
+        yield from map(self._one, records)
+
+    def _one(self, record: ImportedTask) -> Done:
+        with self.rows.together(self.dry_run):
+            done = self._give_back(record)
+        if not self.dry_run:
+            # Unless the row was imported again meanwhile.
+            as_it_was = ImportedTask.objects.filter(pk=record.pk, switched_off_at=record.switched_off_at)
+            as_it_was.update(undone_at=database_now(), switched_off_at=None, untriggered_at=None)
+        return done
+
+    def _give_back(self, record: ImportedTask) -> Done:
+        there = self.rows.lock(record.task_id)
+        record.refresh_from_db(from_queryset=ImportedTask.objects.select_for_update(of=("self",)))
+        job, notes = record.job, list[str]()
+        was_at_work = job.status == JobStatus.ACTIVE and job.deleted_at is None
+        goes_on = there and record.switched_off_at is not None and (was_at_work or _was_cut_short(job))
+        missed = _take_untriggered(record) if goes_on else None
+        if was_at_work:
+            job = pause_job(job, IS_GIVEN_BACK)
+        if not there:
+            notes.append("its row was deleted: the job is paused, and nothing runs it")
+        elif goes_on:
+            last = self._before(record.task_id, missed) if missed else _last_time(job)
+            change(self.rows.connection, "switch_on_row", {"task": record.task_id, "last_run_at": last})
+        elif record.switched_off_at is not None:
+            notes.append(f"its job is {job.status}, so its row stays switched off")
+        return Done(record.name, GIVEN_BACK, notes)
+
+    def _before(self, task_id: int, at: datetime) -> datetime:
+        """Return a last run after which the row's next time is this one."""
+        found = self.rows.read(task_id)
+        try:
+            times = found[1].times if found is not None else None
+        except Unservable:
+            times = None
+        return at - (times.length if isinstance(times, Every) else MILLISECOND)
+
+
+def _was_cut_short(job: Job) -> bool:
+    """Return whether a way back died between the two databases, so that its row is still off."""
+    return job.status == JobStatus.PAUSED and job.status_note == IS_GIVEN_BACK
+
+
+def _take_untriggered(record: ImportedTask) -> datetime | None:
+    """Take a time that is due and has no run yet, as where no scheduler works; the pause would trigger it.
+
+    It is kept until the row has it, which may be in another database, and this process may die before.
+    """
+    if _was_cut_short(record.job):
+        return record.untriggered_at
+    clock = JobClock.objects.select_for_update().get(job=record.job)
+    due = clock.next_run_at
+    if due is None or due > database_now():
+        due = None
+    else:
+        clock.next_run_at = None
+        clock.save(update_fields=["next_run_at"])
+    record.untriggered_at = due
+    record.save(update_fields=["untriggered_at"])
+    return due
+
+
+def _last_time(job: Job) -> datetime:
+    """Return where the row goes on after its job's times: an interval in its rhythm, all else from the pause."""
+    paused_at = job.status_at
+    spec = JobVersion.objects.get(job=job, version=job.version)
+    schedule = (
+        parse(spec.schedule, str(job.pk)) if spec.schedule and "calendar" not in spec.schedule else None
+    )
+    if not isinstance(schedule, Interval):
+        return paused_at
+    following = next_after(schedule, paused_at, anchor=spec.anchor_at)
+    return following - schedule.every if following is not None else paused_at

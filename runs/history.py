@@ -1,0 +1,79 @@
+"""Read runs and their attempts.
+
+Callers do not query the two tables themselves: an archive of old partitions changes this module alone.
+"""
+
+from collections.abc import Collection
+from datetime import datetime
+from typing import Self
+from uuid import UUID
+
+from django.db.models import Q, QuerySet
+
+from jobs.models import Tenant
+from runs.models import Attempt, LiveRun, Run, WorkerNode
+from runs.states import FinalState, LiveState
+from scheduler_project.sdk.ids import milliseconds
+
+CLAIMED = (LiveState.RUNNING, LiveState.WAITING_CALLBACK)
+# The bits of an id below its milliseconds.
+BELOW_INSTANT = (1 << 80) - 1
+
+
+class RunHistory(QuerySet[Run]):
+    """Runs with their jobs and live rows. Callers filter by these methods, page by id and slice."""
+
+    def of(self, tenant: Tenant) -> Self:
+        return self.filter(tenant=tenant)
+
+    def in_states(self, states: Collection[str]) -> Self:
+        final = [state for state in states if state in FinalState.values]
+        live = [state for state in states if state in LiveState.values]
+        # An OR over both tables costs the planner its indexes, so it is written only when both are needed.
+        if not live:
+            return self.filter(state__in=final)
+        if not final:
+            return self.filter(live__state__in=live)
+        return self.filter(Q(state__in=final) | Q(live__state__in=live))
+
+    # The bounds of planned times are ids, so the planner prunes partitions.
+    def planned_from(self, after: datetime) -> Self:
+        return self.filter(id__gte=first_id_of(after))
+
+    def planned_before(self, before: datetime) -> Self:
+        return self.filter(id__lt=first_id_of(before))
+
+
+def first_id_of(instant: datetime) -> UUID:
+    return UUID(int=milliseconds(instant) << 80)
+
+
+def runs() -> RunHistory:
+    """Return all runs. The live row is joined: read by a second statement it could be gone."""
+    return RunHistory(Run).select_related("job", "live")
+
+
+def find(run: UUID) -> Run | None:
+    return runs().filter(pk=run).first()
+
+
+def attempts_of(run: UUID) -> list[Attempt]:
+    """Return the finished attempts, oldest first. Their ids begin with the run's instant: one partition is read."""
+    first, last = UUID(int=run.int & ~BELOW_INSTANT), UUID(int=run.int | BELOW_INSTANT)
+    found = Attempt.objects.filter(run_id=run, id__gte=first, id__lte=last)
+    return list(found.order_by("claim_seq"))
+
+
+def open_attempt(run: Run, finished: Collection[Attempt]) -> LiveRun | None:
+    """Return the attempt under way, unless it is among the finished ones, which were read later."""
+    live = run.live_or_none
+    if live is None or live.state not in CLAIMED:
+        return None
+    return None if live.claim_seq in {attempt.claim_seq for attempt in finished} else live
+
+
+def worker_name(live: LiveRun) -> str:
+    if live.worker is None:
+        return ""
+    name = WorkerNode.objects.filter(pk=live.worker).values_list("name", flat=True).first()
+    return name or str(live.worker)

@@ -1,0 +1,116 @@
+"""Pace how fast missed times are made up for by the policy `all`. Pure.
+
+A working span shrinks from its old or its new end, as the job wants it, by the runs that each step makes.
+"""
+
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from jobs.models import OVERLAP_POLICIES, JobStatus
+from jobs.suspensions.rules import SuspensionSet
+from runs.reasons import Reason
+from runs.scheduler.trigger.due_job import DueJob, longest_reach
+from runs.scheduler.trigger.missed import ALL, Span, suspending
+from scheduler_project.sdk.ids import MILLISECOND
+
+# A step makes the runs of this long at once; a job whose runs must end first is checked this often.
+STEP = timedelta(seconds=1)
+# A paused or unplannable job is checked less often, and jobs under a suspension, which may be all, even less.
+STANDING = timedelta(seconds=5)
+STOPPED = timedelta(seconds=10)
+MAX_AT_ONCE = 100
+
+
+class Rest(NamedTuple):
+    """The rest of a span: its next time to run is `cursor`, and not before `next_at`."""
+
+    from_at: datetime
+    to_at: datetime
+    cursor: datetime
+    made: int
+    next_at: datetime
+
+
+class PacedStep(NamedTuple):
+    times: list[datetime]
+    # What gets no run after all.
+    missed: list[Span]
+    # None: nothing is left.
+    rest: Rest | None
+    # When the job may have its next run, of whichever span.
+    next_at: datetime
+
+
+def advance(job: DueJob, rest: Rest, suspensions: SuspensionSet, now: datetime) -> PacedStep:
+    """Return the next runs of a span whose pace allows one."""
+    if job.status == JobStatus.CANCELLED:
+        return PacedStep([], [_drop(job, rest, Reason.JOB_ENDED)], None, now)
+    if job.status in (JobStatus.PAUSED, JobStatus.UNRUNNABLE):
+        return _wait(rest, now + STANDING)
+    one_by_one = OVERLAP_POLICIES[job.overlap].counts_unfinished
+    held = suspensions.holds(job.tenant_id, job.pool_id, job.tags, now)
+    if held is not None or suspending(job, suspensions, now) is not None:
+        return _wait(rest, now + STOPPED)
+    if one_by_one and job.busy:
+        return _wait(rest, now + STEP)
+    missed, left = _within_reach(job, rest, now)
+    if left is None:
+        return PacedStep([], missed, None, now)
+    left = _begun_where_it_goes_on(job, left)
+    pace = timedelta(minutes=1) / job.catch_up.per_minute
+    most = min(max(1, STEP // pace), MAX_AT_ONCE, job.catch_up.most - left.made)
+    times, follows = _next_times(job, left, 1 if one_by_one else most)
+    next_at = now + pace * len(times)
+    if follows is None:
+        return PacedStep(times, missed, None, next_at)
+    end = {"to_at": follows + MILLISECOND} if job.catch_up.newest_first else {"from_at": follows}
+    left = left._replace(cursor=follows, made=left.made + len(times), next_at=next_at, **end)
+    if left.made >= job.catch_up.most:
+        return PacedStep(times, [*missed, _drop(job, left, Reason.CATCH_UP_MAX)], None, next_at)
+    return PacedStep(times, missed, left, next_at)
+
+
+def _wait(rest: Rest, until: datetime) -> PacedStep:
+    return PacedStep([], [], rest._replace(next_at=until), until)
+
+
+def _within_reach(job: DueJob, rest: Rest, now: datetime) -> tuple[list[Span], Rest | None]:
+    """Drop the oldest times if they fell out of reach meanwhile, as under a slow pace."""
+    reach = now - longest_reach()
+    if rest.from_at >= reach:
+        return [], rest
+    first = job.first_time(reach, rest.to_at)
+    missed = [Span(job, rest.from_at, first or rest.to_at, Reason.TOO_OLD, ALL)]
+    if first is None:
+        return missed, None
+    return missed, rest._replace(from_at=first, cursor=max(first, rest.cursor))
+
+
+def _begun_where_it_goes_on(job: DueJob, rest: Rest) -> Rest:
+    """Put the cursor at the old or the new end, as the job's order wants it.
+
+    An edit of the order leaves the cursor at the other end, with all the rest beyond it.
+    """
+    if not job.catch_up.newest_first:
+        return rest._replace(cursor=rest.from_at)
+    if rest.cursor + MILLISECOND == rest.to_at:
+        return rest
+    newest = job.last_time(rest.from_at, rest.to_at) or rest.from_at
+    return rest._replace(cursor=newest, to_at=newest + MILLISECOND)
+
+
+def _next_times(job: DueJob, rest: Rest, most: int) -> tuple[list[datetime], datetime | None]:
+    """Return the times from the cursor on, and the one that follows them."""
+    times: list[datetime] = []
+    follows: datetime | None = rest.cursor
+    while follows is not None and len(times) < most:
+        times.append(follows)
+        if job.catch_up.newest_first:
+            follows = job.last_time(rest.from_at, follows)
+        else:
+            follows = job.first_time(follows + MILLISECOND, rest.to_at)
+    return times, follows
+
+
+def _drop(job: DueJob, rest: Rest, reason: str) -> Span:
+    return Span(job, rest.from_at, rest.to_at, reason)

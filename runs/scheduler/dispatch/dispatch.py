@@ -1,0 +1,296 @@
+"""Dispatch ready runs: choose which runs of a pool's queues may be claimed now, and mark them queued.
+
+One scheduler decides for all queues of a pool, so shares and limits have one decider. Runs are marked queued and that
+is committed; only then wake-ups go out, at most one for each place. Whether they arrive changes nothing but time.
+"""
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+
+from runs import transitions
+from runs.events import Event, QueuesStopped, RunsBlocked, RunsQueued, emit
+from runs.reasons import Reason
+from runs.scheduler.broker.config import HIGHEST_PRIORITY
+from runs.scheduler.broker.message import Wakeup
+from runs.scheduler.dispatch import fair_share as shares
+from runs.scheduler.dispatch.fair_share import QueueLoad
+from runs.scheduler.dispatch.load import MAX_IN_A_PASS, DispatchedPool, PoolLoad, PoolMemory
+from runs.scheduler.dispatch.queues import QueueRow
+from runs.scheduler.dispatch.selection import Candidate, Chosen, Gates, choose
+from runs.sql import Connection, array, change, rows
+from scheduler_project.sdk.ids import milliseconds
+
+# Runs of a queue that are read beyond those that may go, after a pass that met some that may not.
+MIN_DEPTH = 64
+MAX_DEPTH = 1024
+# Before every run of a queue.
+BEGINNING = (-(2**63), str(UUID(int=0)))
+WAKEUPS_PER_SLOT = 2
+# Room given to queues that have no runs for it is passed on to the others so many times.
+MAX_ROUNDS = 4
+
+
+@dataclass(slots=True)
+class Dispatched:
+    queued: int = 0
+    blocked: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+    # Queues that stopped in this pass, by tenant, with the reason.
+    stopped: dict[int, str] = field(default_factory=dict)
+    wakeups: list[Wakeup] = field(default_factory=list)
+    # Broker queues that this pass made.
+    broker_queues: list[str] = field(default_factory=list)
+    # Ready runs were left, and windows may have room for them soon.
+    waiting: bool = False
+
+    def counts(self) -> dict[str, int]:
+        return {
+            "queued": self.queued,
+            "blocked": self.blocked,
+            "wakeups": len(self.wakeups),
+            "stopped_queues": len(self.stopped),
+        }
+
+    def events(self, pool_id: int) -> Iterator[Event]:
+        if self.queued:
+            yield RunsQueued(pool_id=pool_id, runs=self.queued)
+        if self.blocked:
+            yield RunsBlocked(pool_id=pool_id, reasons=self.reasons)
+        if self.stopped:
+            yield QueuesStopped(pool_id=pool_id, reasons=self.stopped)
+
+
+def dispatch_pool(
+    connection: Connection, pool_id: int, now: datetime, memory: PoolMemory | None = None, notice: str = ""
+) -> Dispatched:
+    """Make one pass over a pool, in one transaction; the caller publishes the wake-ups after it.
+
+    1. Find the queues with ready runs that no suspension holds, and make those that are new.
+    2. Recall what has become too much, and share out the pool's free slots.
+    3. Lock the best runs of each queue in rank order; block what may not go for a reason of its own.
+    4. Mark the rest queued, and write what this took of each queue's limits.
+    """
+    memory = memory if memory is not None else PoolMemory()
+    done = Dispatched()
+    with connection.transaction():
+        found = rows(connection, "pool", {"pool": pool_id})
+        if found:
+            done = DispatchPass(connection, DispatchedPool(pool_id, *found[0]), now, memory, notice).run()
+    # After the commit: what a rolled-back pass marked is as it was.
+    emit(*done.events(pool_id))
+    return done
+
+
+class DispatchPass(PoolLoad):
+    """One pass over one pool, in the caller's transaction."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.done = Dispatched()
+
+    def run(self) -> Dispatched:
+        self._see_workers()
+        self._find_queues()
+        self._read_queues()
+        self._make_queues()
+        self.done.broker_queues = self.made_queues
+        self._uncount_returned()
+        handed: Counter[int] = Counter()
+        if self.memory.workers.nodes:
+            self.done.waiting = bool(self.ready)
+            self._count_what_only_own_workers_know()
+            self._weigh()
+            self._recall()
+            handed = self._hand_over_in_rounds()
+        self._write_queues(handed)
+        return self.done
+
+    def _hand_over_in_rounds(self) -> Counter[int]:
+        """Give slots to the queue furthest below its share, and pass on what it cannot use.
+
+        So no queue waits for slots that stay idle. Returns how many runs each queue handed over, at most the batch
+        size.
+        """
+        handed: Counter[int] = Counter()
+        for _ in range(MAX_ROUNDS):
+            own, given = self._share_out(handed)
+            if not given:
+                break
+            round_handed = self._hand_over(own, given)
+            handed += round_handed
+            if all(round_handed[tenant] == count for tenant, count in given.items()):
+                break
+            for tenant, count in given.items():
+                load = self.loads[tenant]
+                load.ready = round_handed[tenant] == count
+        return handed
+
+    def _share_out(self, handed: Counter[int]) -> tuple[Counter[int], Counter[int]]:
+        """Return how many more runs each queue may hand over to its own workers, and in all."""
+        left = self.memory.batch.size - handed.total()
+        own, loads = shares.share_out_own(self._loads_after(handed), left)
+        tenants = max(self.pool.queues, self.pool.tenants)
+        kept = shares.reserve(self.shared_slots, tenants)
+        given = shares.share_out(self.shared_slots, loads, tenants, kept, left - own.total())
+        return own, own + Counter(given)
+
+    def _loads_after(self, handed: Counter[int]) -> Iterator[QueueLoad]:
+        for tenant, load in self.loads.items():
+            count = handed[tenant]
+            most = None if load.most is None else load.most - count
+            yield replace(load, queued=load.queued + count, most=most) if count else load
+
+    def _hand_over(self, own: Counter[int], given: Counter[int]) -> Counter[int]:
+        """Mark the best runs of each queue, up to what it was given, and return how many each handed over."""
+        candidates = self._best(given)
+        further, read_to = self._read_on(given)
+        known = {run.ctid for run in candidates}
+        candidates += [run for run in further if run.ctid not in known]
+        reasons = {run.ctid: reason for run in candidates if (reason := self._own_reason(run))}
+        limited = {run.limited for run in candidates if run.limited and run.ctid not in reasons}
+        gates = Gates(self.connection, limited)
+        chosen = choose(candidates, reasons, given, own, self.memory.workers.own_targets, gates)
+        self._remember(chosen, given, read_to)
+        transitions.mark_queued(self.connection, [run.ctid for run in chosen.going])
+        self.done.blocked += transitions.mark_blocked(self.connection, chosen.blocked)
+        self.done.reasons.update(chosen.blocked.values())
+        self.done.queued += len(chosen.going)
+        self.done.wakeups += self._wakeups(chosen.going)
+        return chosen.handed
+
+    def _remember(self, chosen: Chosen, given: Counter[int], read_to: Mapping[int, tuple[int, str]]) -> None:
+        for tenant, count in chosen.to_own.items():
+            self.loads[tenant].own_queued += count
+        for tenant in given:
+            queue = self.memory.queues[tenant]
+            if tenant not in chosen.kept_to_own:
+                queue.read_to = None
+            elif chosen.handed[tenant] < given[tenant]:
+                queue.kept_to_own_at = self.now.timestamp()
+                queue.read_to = read_to.get(tenant, BEGINNING if queue.depth == MAX_DEPTH else None)
+            # Where the best runs may not go, it is read further ahead: they must not hide those that may.
+            deeper = min(MAX_DEPTH, max(MIN_DEPTH, 2 * queue.depth))
+            queue.depth = deeper if chosen.left_behind[tenant] else 0
+
+    def _best(self, given: Mapping[int, int]) -> list[Candidate]:
+        depth = MAX_IN_A_PASS
+        wanted = []
+        for tenant, count in given.items():
+            more = min(depth, self.memory.queues[tenant].depth)
+            depth -= more
+            wanted.append(count + more)
+        return self._read(dict.fromkeys(given, BEGINNING), wanted)
+
+    def _read(self, behind: Mapping[int, tuple[int, str]], counts: Sequence[int]) -> list[Candidate]:
+        """Read and lock, of each queue, so many runs behind this rank and id."""
+        ranks, ids = zip(*behind.values(), strict=True)
+        values = {
+            "pool": self.pool.id,
+            "tenants": list(behind),
+            "ranks": array(ranks),
+            "ids": array(ids),
+            "counts": counts,
+            "need_tags": self.suspensions.need_tags,
+        }
+        return [Candidate(*row) for row in rows(self.connection, "next_ready", values)]
+
+    def _read_on(self, tenants: Iterable[int]) -> tuple[list[Candidate], dict[int, tuple[int, str]]]:
+        """Read on behind the best runs of queues whose best wait for workers of their own, pass by pass.
+
+        However many these are, they hide nothing from the slots for all tenants. Returns the runs and how far it was
+        read.
+        """
+        behind = {tenant: at for tenant in tenants if (at := self.memory.queues[tenant].read_to)}
+        if not behind:
+            return [], {}
+        most = max(MIN_DEPTH, MAX_DEPTH // len(behind))
+        candidates = self._read(behind, [most] * len(behind))
+        read = Counter(run.tenant_id for run in candidates)
+        last = {run.tenant_id: (run.rank, run.id) for run in candidates}
+        # From the end it begins anew: what came meanwhile may be more urgent.
+        return candidates, {tenant: last[tenant] if read[tenant] == most else BEGINNING for tenant in behind}
+
+    def _own_reason(self, run: Candidate) -> str:
+        if run.held_by is not None:
+            return run.held_by
+        if run.tags is not None:
+            suspension = self.suspensions.holds(run.tenant_id, self.pool.id, json.loads(run.tags), self.now)
+            if suspension is not None:
+                return suspension.word
+        if not self.queues[run.tenant_id].allowed:
+            return Reason.NOT_ALLOWED
+        # Before what is known, which is read of these alone.
+        if run.target_key not in self.exported:
+            return Reason.NOT_EXPORTED
+        if not self.memory.workers.knows(run.tenant_id, run.target_key):
+            return Reason.UNKNOWN_TARGET
+        return ""
+
+    def _wakeups(self, going: Sequence[Candidate]) -> Iterator[Wakeup]:
+        """Make one wake-up for each place, with its first run's aged priority; equal ones of a queue are one object.
+
+        A worker that is let in goes on until the queue is empty, so of very short runs, marked far ahead, no more
+        wake-ups are sent than twice the slots that could work on them.
+        """
+        most, sent = WAKEUPS_PER_SLOT * self.slots.total(), Counter[int]()
+        at, bound = milliseconds(self.now), 1000 * int(settings.STARVATION_BOUND_SECONDS)
+        made: defaultdict[int, dict[int, Wakeup]] = defaultdict(dict)
+        for run in going:
+            nth, within = divmod(sent[run.tenant_id], self.loads[run.tenant_id].per_place)
+            sent[run.tenant_id] += 1
+            if within or nth >= most:
+                continue
+            level = max(0, min(HIGHEST_PRIORITY, (at - run.rank) * HIGHEST_PRIORITY // bound))
+            wakeup = made[run.tenant_id].get(level)
+            if wakeup is None:
+                queue = f"{self.pool.id}:{run.tenant_id}"
+                wakeup = Wakeup(self.queues[run.tenant_id].broker_queue, queue, level)
+                made[run.tenant_id][level] = wakeup
+            yield wakeup
+
+    def _write_queues(self, handed: Counter[int]) -> None:
+        changed = []
+        for tenant, queue in self.queues.items():
+            load = self.loads.get(tenant)
+            queued = load.queued + handed[tenant] if load else 0
+            occupied = load.runs + handed[tenant] if load else 0
+            if tenant in handed:
+                queue = queue.spend(handed[tenant], self.now)
+                self.memory.queues[tenant].occupied = occupied
+            reason = self._reason(queue, occupied)
+            if reason and reason != queue.reason:
+                self.done.stopped[tenant] = reason
+            if reason != queue.reason or queue is not self.stored[tenant]:
+                changed.append(queue._replace(reason=reason, window=queued))
+        self._update_queues(changed)
+
+    def _reason(self, queue: QueueRow, occupied: int) -> str:
+        if queue.tenant_id in self.held:
+            return self.held[queue.tenant_id]
+        if queue.tenant_id not in self.ready:
+            return ""
+        if None not in self.slots and queue.tenant_id not in self.slots:
+            return Reason.NO_LIVE_WORKER
+        return (queue.limit_reached(occupied, self.now) if queue.limited else "") or self.notice
+
+    def _update_queues(self, queues: Sequence[QueueRow]) -> None:
+        if not queues:
+            return
+        values = {
+            "pool": self.pool.id,
+            "tenants": [queue.tenant_id for queue in queues],
+            "reasons": [queue.reason for queue in queues],
+            "tokens": [queue.tokens for queue in queues],
+            "tokens_at": [queue.tokens_at for queue in queues],
+            "days": [queue.day for queue in queues],
+            "day_counts": [queue.day_count for queue in queues],
+            "windows": [queue.window for queue in queues],
+        }
+        change(self.connection, "write_queues", values)

@@ -1,0 +1,198 @@
+"""Share the slots of a pool out among its queues: how many runs each may hand over. Pure.
+
+Shares count slots, not starts: each running and each queued run takes one for as long as it takes. Of very short runs,
+which a worker claims together, a place before the slots holds many. A queue that frees its slots quickly may have more
+queued than there are slots, as many as it frees until the next pass, so short runs never wait for the dispatcher and
+long ones never pile up before the workers.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heapreplace
+
+# In a pool of fewer slots one kept free costs much: there a queue may take it that frees slots so often that the next
+# free one is near.
+MIN_SLOTS_WITH_RESERVE = 4
+# This part of the slots is queued beyond the free ones for queues below their share: the next free slots are theirs.
+SLACK = 0.25
+MIN_SLACK = 2
+# So many slots of a tenant's own workers are filled at once, beside the platform's, or twice as many as lately began.
+MIN_OWN_SLOTS = 4
+
+
+@dataclass(slots=True)
+class QueueLoad:
+    """A queue with ready runs, or one that occupies slots."""
+
+    tenant_id: int
+    weight: int = 1
+    # In slots: runs that were claimed together take one, and so many more are `batched` in it.
+    running: int = 0
+    queued: int = 0
+    ready: bool = True
+    batched: int = 0
+    # Occupied slots of workers that are its tenant's alone: no other queue could have them.
+    own_running: int = 0
+    # It has such workers, or had them a moment ago.
+    has_own_workers: bool = False
+    # So many of their slots are counted on.
+    own_slots: int = 0
+    # Queued runs that only those workers know.
+    own_queued: int = 0
+    # When it was last given room in the shared slots, it had runs for its own workers alone.
+    keeps_to_own: bool = False
+    # Runs it is expected to free before the next look, to be queued beyond its slots.
+    turnover: float = 0.0
+    # Runs that together take a slot for 100 ms, and so one place.
+    per_place: int = 1
+    # It frees slots all the time.
+    quick: bool = False
+    # Its runs that ended in the last second.
+    ended_lately: int = 0
+    # Slot-seconds it had by weight, as long as it has had work without a break: who had less goes first.
+    served: float = 0.0
+    # What its own limits leave: max_running, the rate limit.
+    most: int | None = None
+
+    @property
+    def runs(self) -> int:
+        """Return the runs handed over and not ended."""
+        return self.running + self.batched + self.queued
+
+    @property
+    def waiting(self) -> float:
+        """Return the places that queued runs take; negative if fewer are queued than it frees until the next pass."""
+        return (self.queued - self.turnover) / self.per_place
+
+    @property
+    def taken(self) -> float:
+        """Return the slots it holds; its turnover is queued beyond them."""
+        return self.running + max(0.0, self.waiting)
+
+    def to_be_held(self, share: float) -> float:
+        """Return what it holds at the next pass if it gets nothing; above its share nothing it frees is replaced."""
+        return self.running + (self.waiting if self.running <= share else self.queued / self.per_place)
+
+
+def reserve(capacity: int, queues_of_pool: int) -> int:
+    """Return how many slots only queues below their share may use; none where there is nobody to keep them for."""
+    if queues_of_pool < 2 or capacity < 2:
+        return 0
+    return max(1, capacity // 10)
+
+
+def to_recall(capacity: int, queues: Iterable[QueueLoad]) -> dict[int, int]:
+    """Return how many queued runs are too many, by tenant.
+
+    These are runs of a queue above its share that have become longer than they were when they were queued, and runs
+    of a queue whose own workers take less than was expected. Workers take what is queued as slots become free: what
+    is queued so far ahead must not go first while a queue below its share has runs to start. What is queued for its
+    own workers stays.
+    """
+    loads = [split(load)[1] for load in queues]
+    each = capacity / (sum(load.weight for load in loads) or 1)
+    hungry = [load for load in loads if load.ready and load.most != 0 and not load.keeps_to_own]
+    if all(load.running >= each * load.weight for load in hungry):
+        return {}
+    return {load.tenant_id: count for load in loads if (count := _too_many(load, each * load.weight))}
+
+
+def _too_many(load: QueueLoad, share: float) -> int:
+    if load.waiting <= 0 or load.queued <= load.ended_lately:
+        return 0
+    if load.running > share:
+        return load.queued
+    if not load.has_own_workers:
+        # It was queued by its share.
+        return 0
+    return max(0, load.queued - int((share + MIN_SLACK - load.running) * load.per_place + load.turnover))
+
+
+def believed(slots: int, at_work: Sequence[int], shared_slots: int) -> int:
+    """Return how many of the slots that a tenant's own workers report are filled, by how many were busy lately.
+
+    Beside slots for all tenants only as many count as those workers will soon show at work: workers of the whole pool
+    take what is queued for slots that are not there, or that start nothing.
+    """
+    if not shared_slots:
+        return slots
+    begun = at_work[-1] - min(at_work)
+    return min(slots, max(max(at_work), at_work[-1] + max(MIN_OWN_SLOTS, 2 * begun)))
+
+
+def split(load: QueueLoad) -> tuple[QueueLoad, QueueLoad]:
+    """Split a queue's load into the part on its own workers' slots, which are filled first, and the shared part."""
+    own_turnover = load.turnover * (load.own_running / load.running if load.running else load.own_slots > 0)
+    room = max(0, (load.own_slots - load.own_running) * load.per_place + int(own_turnover))
+    queued = max(load.own_queued, min(load.queued, room))
+    own = replace(load, running=load.own_running, queued=queued, turnover=own_turnover)
+    shared = replace(
+        load,
+        running=load.running - load.own_running,
+        queued=load.queued - own.queued,
+        turnover=load.turnover - own_turnover,
+    )
+    return own, shared
+
+
+def share_out_own(queues: Iterable[QueueLoad], most: int) -> tuple[Counter[int], list[QueueLoad]]:
+    """Give the slots of workers that came with a tenant's key to that tenant's queue; they run nothing else.
+
+    The slots for all tenants are then shared out as if there were no others. Returns the runs for the own workers,
+    and the loads that remain for the others.
+    """
+    given, rest = Counter[int](), []
+    for load in queues:
+        if load.own_slots or load.own_running:
+            own, load = split(load)
+            given += Counter(share_out(own.own_slots, [own], 1, 0, most - given.total()))
+            load.most = None if load.most is None else load.most - given[load.tenant_id]
+        rest.append(load)
+    return given, rest
+
+
+def share_out(
+    capacity: int, queues: Iterable[QueueLoad], queues_of_pool: int, kept: int, most: int
+) -> dict[int, int]:
+    """Return how many runs each queue may hand over now, by tenant, the hungriest first; others are left out.
+
+    Each place goes to the queue that had least by weight, counting a second of what it holds as had. A queue below
+    its weighted share gets a place even if no slot is free, so that the next one is its own; a queue above its share
+    gets what is idle beyond the reserve.
+    """
+    loads = list(queues)
+    weights = sum(load.weight for load in loads) or 1
+    # While other queues are idle the reserve is kept for them.
+    share = (capacity - (kept if len(loads) < queues_of_pool else 0)) / weights
+    slack = max(MIN_SLACK, int(capacity * SLACK)) if capacity else 0
+    # What is idle now, and with what is expected to be until the next look.
+    idle = capacity - sum(load.taken for load in loads)
+    free = capacity - sum(load.running + load.waiting for load in loads)
+    quick_kept = 0 if capacity < MIN_SLOTS_WITH_RESERVE else kept
+    given: dict[int, int] = {}
+    hungry = [
+        (load.served + held / load.weight, load.tenant_id, held, load)
+        for load in loads
+        if load.ready and load.most != 0
+        for held in [load.to_be_held(share * load.weight)]
+    ]
+    heapify(hungry)
+    while hungry and free > -slack and most > 0:
+        hunger, tenant, held, load = hungry[0]
+        has_some = load.running or load.queued or tenant in given
+        if has_some and held + 1 > share * load.weight and idle <= (quick_kept if load.quick else kept):
+            heappop(hungry)
+            continue
+        before = given.get(tenant, 0)
+        room = most if load.most is None else min(most, load.most - before)
+        given[tenant] = before + min(load.per_place, room)
+        most -= given[tenant] - before
+        free -= 1
+        if load.queued + given[tenant] > load.turnover:
+            idle -= 1
+        if load.most is None or given[tenant] < load.most:
+            heapreplace(hungry, (hunger + 1 / load.weight, tenant, held + 1, load))
+        else:
+            heappop(hungry)
+    return given

@@ -1,0 +1,204 @@
+"""Read and weigh the queues of a pool: who has ready runs, who occupies slots, and what limits leave."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, time, timezone
+from typing import NamedTuple
+from uuid import UUID
+
+from django.conf import settings
+
+from runs import transitions
+from runs.scheduler.broker.config import queue_version
+from runs.scheduler.dispatch import fair_share as shares
+from runs.scheduler.dispatch.fair_share import QueueLoad
+from runs.scheduler.dispatch.queue_memory import QueueMemories
+from runs.scheduler.dispatch.queues import QueueRow, day_of
+from runs.scheduler.dispatch.worker_targets import PoolWorkers
+from runs.scheduler.partitions.batch_size import BatchSize
+from runs.scheduler.trigger.suspensions import SuspensionSet, read_suspensions
+from runs.sql import Connection, change, rows
+
+CLASS_QUEUES = 8
+MAX_IN_A_PASS = 2000
+
+
+@dataclass(slots=True)
+class PoolMemory:
+    """What is remembered of a pool from pass to pass; losing it costs a second of ramp-up."""
+
+    queues: QueueMemories = field(default_factory=QueueMemories)
+    workers: PoolWorkers = field(default_factory=PoolWorkers)
+    batch: BatchSize = field(default_factory=lambda: BatchSize("dispatch", MAX_IN_A_PASS))
+
+
+class DispatchedPool(NamedTuple):
+    id: int
+    slug: str
+    shared: bool
+    queues: int
+    # How many may come at all: one or more. A queue alone in its pool needs no reserve.
+    tenants: int
+    exported: Sequence[str]
+    broker: str
+
+
+class PoolLoad:
+    """The queues of a pool as one pass finds them."""
+
+    def __init__(
+        self, connection: Connection, pool: DispatchedPool, now: datetime, memory: PoolMemory, notice: str
+    ) -> None:
+        self.connection = connection
+        self.pool = pool
+        self.now = now
+        self.memory = memory
+        self.notice = notice
+        self.exported = frozenset(pool.exported)
+        self.suspensions: SuspensionSet = read_suspensions(connection, now)
+        # Broker queues that this pass made.
+        self.made_queues: list[str] = []
+        # Tenants with ready runs; of those whom a suspension holds as a whole, why.
+        self.ready: set[int] = set()
+        self.held: dict[int, str] = {}
+        # As they are stored, and as this pass leaves them.
+        self.stored: dict[int, QueueRow] = {}
+        self.queues: dict[int, QueueRow] = {}
+        self.loads: dict[int, QueueLoad] = {}
+        # Slots by the tenant they are for; None: for everybody. The nodes that are for one alone.
+        self.slots: Counter[int | None] = Counter()
+        self.own_nodes: list[UUID] = []
+        # Slots that runs take on nodes which are no longer counted: draining ones above all.
+        self.slots_elsewhere = 0
+
+    @property
+    def shared_slots(self) -> int:
+        return self.slots[None] + self.slots_elsewhere
+
+    @property
+    def midnight(self) -> datetime:
+        return datetime.combine(day_of(self.now), time(), timezone.utc)
+
+    def _see_workers(self) -> None:
+        """Count the slots of living workers."""
+        values = {"pool": self.pool.id, "now": self.now}
+        living = rows(self.connection, "living_workers", values)
+        nodes = {node for node, _slots, _tenant in living}
+        self.memory.workers.see(self.connection, nodes, self.exported)
+        for _node, slots, tenant in living:
+            self.slots[tenant] += slots
+        self.own_nodes = [node for node, _slots, tenant in living if tenant is not None]
+
+    def _find_queues(self) -> None:
+        """Find the queues with ready runs, and those that occupy slots."""
+        values = {"pool": self.pool.id, "nodes": list(self.memory.workers.nodes), "own_nodes": self.own_nodes}
+        self.ready = {tenant for (tenant,) in rows(self.connection, "queues_with_ready_runs", values)}
+        counted = rows(self.connection, "occupied", values)
+        # Under a suspension that names no tag the runs stay, and the queue shows the reason.
+        for tenant in self.ready if self.suspensions else ():
+            suspension = self.suspensions.holds(tenant, self.pool.id, {}, self.now)
+            if suspension is not None:
+                self.held[tenant] = suspension.reason
+        self.ready -= self.held.keys()
+        self.loads = {
+            tenant: QueueLoad(
+                tenant,
+                running=slots,
+                queued=queued,
+                ready=tenant in self.ready,
+                batched=running - slots,
+                own_running=own_running,
+            )
+            for tenant, running, slots, queued, _elsewhere, own_running in counted
+        }
+        for tenant in self.ready - self.loads.keys():
+            self.loads[tenant] = QueueLoad(tenant)
+        self.slots_elsewhere = sum(elsewhere for *_, elsewhere, _own_running in counted)
+
+    def _read_queues(self) -> None:
+        tenants = [*self.loads, *self.held]
+        values = {"pool": self.pool.id, "tenants": tenants}
+        self.stored = {row[0]: QueueRow(*row) for row in rows(self.connection, "queues", values)}
+        self.queues = dict(self.stored)
+
+    def _make_queues(self) -> None:
+        """Make the queues of tenants whose first ready run in the pool this is."""
+        with_work = sorted(self.ready | self.held.keys())
+        missing = [self.queues[tenant] for tenant in with_work if self.queues[tenant].queue_id is None]
+        if not missing:
+            return
+        room = settings.DEDICATED_QUEUES - self.pool.queues
+        broker_queues = [
+            broker_queue_name(self.pool, queue, dedicated=number < room or not self.pool.shared)
+            for number, queue in enumerate(missing)
+        ]
+        tenants = [queue.tenant_id for queue in missing]
+        made = {"pool": self.pool.id, "tenants": tenants, "broker_queues": broker_queues}
+        change(self.connection, "make_queues", made)
+        self.pool = self.pool._replace(queues=self.pool.queues + len(missing))
+        self._read_queues()
+        self.made_queues = [self.queues[tenant].broker_queue for tenant in tenants]
+
+    def _uncount_returned(self) -> None:
+        """Take runs that came back before they were claimed, as after a pause, out of the day's count."""
+        if all(queue.daily_quota is None for queue in self.queues.values()):
+            return
+        # What became ready since the queues were read may be of another one.
+        read = {"pool": self.pool.id, "tenants": list(self.queues)}
+        values = {**read, "midnight": self.midnight, "most": MAX_IN_A_PASS}
+        for tenant, count in rows(self.connection, "uncount_returned", values):
+            self.queues[tenant] = self.queues[tenant].uncount(count, self.now)
+
+    def _count_what_only_own_workers_know(self) -> None:
+        """Count queued runs that only the tenant's own workers know.
+
+        It looks at what is queued, which windows bound, and not at all that workers report to know.
+        """
+        tenants = [
+            tenant
+            for tenant in self.memory.workers.own_targets
+            if tenant in self.loads and self.loads[tenant].queued
+        ]
+        if tenants:
+            values = {"pool": self.pool.id, "tenants": tenants}
+            for tenant, target, count in rows(self.connection, "queued_for_own", values):
+                if target in self.memory.workers.own_targets[tenant]:
+                    self.loads[tenant].own_queued += count
+
+    def _weigh(self) -> None:
+        for tenant, load in self.loads.items():
+            queue = self.queues[tenant]
+            load.weight = queue.weight
+            load.has_own_workers = self.slots[tenant] > 0
+            if queue.limited:
+                load.most = queue.room(load.runs, self.now)
+        self.memory.queues.look(self.loads, self.now.timestamp())
+        for tenant, load in self.loads.items():
+            if looks := self.memory.queues[tenant].own_at_work:
+                at_work = [count for _, count in looks]
+                load.has_own_workers = True
+                load.own_slots = shares.believed(self.slots[tenant], at_work, self.slots[None])
+
+    def _recall(self) -> None:
+        too_many = shares.to_recall(self.shared_slots, self.loads.values())
+        recalled = transitions.recall(self.connection, self.pool.id, too_many, self.midnight, MAX_IN_A_PASS)
+        for tenant, count, of_today in recalled:
+            load = self.loads[tenant]
+            load.queued -= count
+            load.own_queued = min(load.own_queued, load.queued)
+            load.ready = tenant not in self.held
+            self.memory.queues[tenant].occupied -= count
+            queue = self.queues[tenant].refund_tokens(count, self.now)
+            if queue.daily_quota is not None:
+                queue = queue.uncount(of_today, self.now)
+            self.queues[tenant] = queue
+
+
+def broker_queue_name(pool: DispatchedPool, queue: QueueRow, dedicated: bool) -> str:
+    """Name a broker queue, with the version of its arguments.
+
+    A slug has no dot, so the name of a class queue is never a tenant's.
+    """
+    own = queue.slug if dedicated else f"class.{queue.tenant_id % CLASS_QUEUES}"
+    return f"{settings.QUEUE_PREFIX}.{pool.slug}.{own}.{queue_version(pool.broker)}"

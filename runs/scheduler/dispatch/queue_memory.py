@@ -1,0 +1,128 @@
+"""Remember from pass to pass how fast each queue of a pool frees its slots, and what it had of them. Pure."""
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from runs.scheduler.dispatch.fair_share import QueueLoad
+from scheduler_project.sdk.execution.batching import BATCH_SECONDS, MAX_BATCH
+
+# The rate at which a queue frees slots is measured over these: what it frees soon, and whether it does so steadily.
+TURNOVER_SECONDS = 0.3
+QUICK_SECONDS = 1.0
+QUICK_PER_SECOND = 2.0
+# The starts of a team's own workers are remembered for this long: without wake-ups they take a second or two to claim.
+OWN_SECONDS = 5.0
+# A queue that was given room in the shared slots and had runs for its own workers alone would not take room that others
+# gave back: for this long nothing is recalled on its behalf.
+KEEPS_TO_OWN_SECONDS = 5.0
+# How far ahead a queue's turnover is queued, also in a pool so large that each pass is slow. What is queued is claimed
+# as soon as any slot is free, whosever share that is: the further ahead, the less the shares hold.
+LOOK_AHEAD_SECONDS = 0.1
+LOOKS_AHEAD = 2.0
+MAX_LOOK_AHEAD_SECONDS = 2.0
+
+
+class Seen(NamedTuple):
+    """What one pass saw since the one before."""
+
+    at: float
+    ended: int
+    # As many of these as ended in the last TURNOVER_SECONDS, if they ended evenly.
+    freed: int
+    slot_seconds: float
+
+
+@dataclass(slots=True)
+class QueueMemory:
+    """How fast a queue frees its slots, and what it had of them by weight."""
+
+    served: float
+    occupied: int = 0
+    # The passes of the last second.
+    seen: deque[Seen] = field(default_factory=deque)
+    # Slots of its own workers at work: at the passes of the last seconds, and at one before these. Empty for a queue
+    # without such workers: most have none, and every pass goes over all queues.
+    own_at_work: deque[tuple[float, int]] = field(default_factory=deque)
+    # Twice what it ended, if nothing was left in its queue while more was ready: so much might not be too much.
+    ran_dry: int = 0
+    # How many runs that may not go lay before those that may: so far is read beyond what goes.
+    depth: int = 0
+    # When it was given room before the slots of all, and had no runs but for its own workers.
+    kept_to_own_at: float = -math.inf
+    # Rank and id up to which its best were read, when none that was read has work for the slots of all.
+    read_to: tuple[int, str] | None = None
+
+    def look(self, at: float, since: float, load: QueueLoad) -> None:
+        if load.has_own_workers or load.own_running or self.own_at_work:
+            self._look_at_own(at, since, load)
+        held = load.runs
+        ended, slot_seconds = max(0, self.occupied - held), load.running * (at - since)
+        freed = int(ended * TURNOVER_SECONDS / max(TURNOVER_SECONDS, at - since))
+        self.seen.append(Seen(at, ended, freed, slot_seconds))
+        # What is from the future was seen before the clock was set back.
+        while not at - QUICK_SECONDS <= self.seen[0].at <= at:
+            self.seen.popleft()
+        # What it had of its own workers is nobody else's.
+        self.served += (load.running - load.own_running) * (at - since) / load.weight
+        self.occupied = held
+        self.ran_dry = 2 * ended if load.ready and not load.queued else 0
+
+    def _look_at_own(self, at: float, since: float, load: QueueLoad) -> None:
+        looks = self.own_at_work
+        if self.seen and not looks:
+            # At the look before none was at work.
+            looks.append((since, 0))
+        looks.append((at, load.own_running))
+        while len(looks) > 2 and not at - OWN_SECONDS <= looks[0][0] <= at:
+            looks.popleft()
+        if not load.has_own_workers and not any(count for _, count in looks):
+            looks.clear()
+
+    def ended_lately(self) -> int:
+        return sum(seen.ended for seen in self.seen)
+
+    def per_place(self) -> int:
+        """Return how many runs a worker claims at once, and no more than the queue has lately ended.
+
+        A run that was in no pass at all may have been short by chance.
+        """
+        ended, slot_seconds = self.ended_lately(), sum(seen.slot_seconds for seen in self.seen)
+        most = min(MAX_BATCH, ended)
+        return max(1, min(most, int(BATCH_SECONDS * ended / slot_seconds)) if slot_seconds else most)
+
+    def freed_per_second(self, at: float, seconds: float) -> float:
+        return sum(seen.freed for seen in self.seen if seen.at >= at - seconds) / seconds
+
+
+class QueueMemories(dict[int, QueueMemory]):
+    """The memories of a pool's queues, by tenant, as of the last pass."""
+
+    looked_at = 0.0
+
+    def look(self, loads: Mapping[int, QueueLoad], at: float) -> None:
+        """Put into each load what is remembered of its queue."""
+        # After a clock that was set back nobody has had less than nothing.
+        since, self.looked_at = min(self.looked_at or at, at), at
+        # A queue that comes back starts where the least served one is: nobody saves up shares while idle, and
+        # nobody pays for slots that were idle otherwise.
+        floor = min((self[tenant].served for tenant in loads if tenant in self), default=0.0)
+        for tenant in self.keys() - loads.keys():
+            del self[tenant]
+        ahead = min(MAX_LOOK_AHEAD_SECONDS, max(LOOK_AHEAD_SECONDS, LOOKS_AHEAD * (at - since)))
+        # With other queues waiting, runs queued too far ahead would take their slots.
+        alone = sum(load.ready or load.queued > 0 for load in loads.values()) == 1
+        for tenant, load in loads.items():
+            memory = self.get(tenant)
+            if memory is None:
+                memory = self[tenant] = QueueMemory(floor)
+            memory.look(at, since, load)
+            load.served = memory.served
+            load.turnover = memory.freed_per_second(at, TURNOVER_SECONDS) * ahead
+            if alone:
+                load.turnover = max(load.turnover, memory.ran_dry)
+            load.ended_lately, load.per_place = memory.ended_lately(), memory.per_place()
+            load.keeps_to_own = abs(at - memory.kept_to_own_at) < KEEPS_TO_OWN_SECONDS
+            load.quick = memory.freed_per_second(at, QUICK_SECONDS) >= QUICK_PER_SECOND

@@ -1,0 +1,81 @@
+"""Dispatch the ready runs of the pools held, and offer the wake-ups of each pass to the publishers."""
+
+import time
+from collections import defaultdict
+
+from runs.scheduler.broker.config import queue_version
+from runs.scheduler.broker.transport import WakeupTransport
+from runs.scheduler.dispatch.dispatch import Dispatched, dispatch_pool
+from runs.scheduler.dispatch.load import PoolMemory
+from runs.scheduler.observer import PassKind
+from runs.scheduler.partitions.lock_session import POOLS, LockSession
+from runs.scheduler.partitions.share import SliceHolder
+from runs.sql import change, rows
+
+PASS_SECONDS = 0.1
+# While windows are full: their turnover is queued further ahead than this.
+FULL_SECONDS = 0.05
+# A pass has a fixed cost. After a small one, runs gather for this long before the next.
+GATHER_SECONDS = 0.02
+SMALL_PASS = 500
+
+
+class DispatchLoop(SliceHolder):
+    """A pass over each pool held that has ready runs."""
+
+    def __init__(self, session: LockSession, transport: WakeupTransport) -> None:
+        super().__init__(session, POOLS, [])
+        self.transport = transport
+        # The name of each pool's broker, and of pools taken over the one that was declared.
+        self.brokers: dict[int, str] = {}
+        self._declared: dict[int, str] = {}
+        self.memories: dict[int, PoolMemory] = {}
+        self._busy: set[int] = set()
+        self._not_before = 0.0
+
+    def _read_universe(self) -> None:
+        self.brokers = dict(rows(self.session.connection, "pools"))
+        self.slices.universe = set(self.brokers)
+
+    def step(self) -> float:
+        time.sleep(max(0.0, self._not_before - time.monotonic()))
+        self.balance()
+        brokers = {pool: self.brokers[pool] for pool in self.slices.held}
+        if brokers != self._declared:
+            self._take_over(brokers)
+        held = {"pools": sorted(self.slices.held)}
+        ready = {pool for (pool,) in rows(self.session.connection, "pools_with_ready_runs", held)}
+        # A pool whose last ready run is gone gets one more pass, so that its queues show no stale reason.
+        due = sorted(ready | (self._busy & self.slices.held))
+        self._busy = ready
+        return min((self._dispatch(pool) for pool in due), default=PASS_SECONDS)
+
+    def _take_over(self, brokers: dict[int, str]) -> None:
+        """Declare the queues of the pools held, after pools came or went or one moved to another broker."""
+        self.memories = {pool: self.memories.get(pool, PoolMemory()) for pool in brokers}
+        versions = [queue_version(broker) for broker in brokers.values()]
+        change(self.session.connection, "rename_queues", {"pools": list(brokers), "versions": versions})
+        broker_queues = defaultdict(set)
+        pools = {"pools": list(brokers)}
+        for pool, broker_queue in rows(self.session.connection, "broker_queues_of_pools", pools):
+            broker_queues[brokers[pool]].add(broker_queue)
+        self.transport.declare_only(broker_queues)
+        self._declared = brokers
+
+    def _dispatch(self, pool: int) -> float:
+        broker = self._declared[pool]
+        began = time.monotonic()
+        notice = self.transport.notice(broker)
+        memory, done = self.memories[pool], Dispatched(waiting=True)
+        with memory.batch.one_pass():
+            done = dispatch_pool(self.session.connection, pool, self.now(), memory, notice)
+        # After the commit: a wake-up that came before it would find nothing to claim.
+        self.transport.declare(broker, done.broker_queues)
+        self.transport.offer(broker, done.wakeups)
+        self.finish_pass(PassKind.DISPATCH, done, began)
+        if done.queued < SMALL_PASS:
+            self._not_before = time.monotonic() + GATHER_SECONDS
+        if done.queued or done.blocked:
+            return 0.0
+        # A pool with so many queues that a pass takes long gets fewer passes, not all the time there is.
+        return max(FULL_SECONDS if done.waiting else PASS_SECONDS, time.monotonic() - began)

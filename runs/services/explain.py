@@ -1,0 +1,139 @@
+"""Explain why a job or a run does not run. The API and the admin render the same obstacles."""
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import NamedTuple
+
+from django.db.models import Count, Model, TextChoices
+
+from jobs.models import Job, JobStatus, JobVersion, Suspension
+from jobs.spec.targets import availability
+from jobs.suspensions.lookup import suspensions_of
+from jobs.validation.instants import as_text
+from runs.models import LiveRun, MissedSpan, Queue, Run, SpanState
+from runs.reasons import Reason, code_of, describe
+from runs.services import breakers
+from runs.states import LiveState
+
+
+class ObstacleCode(TextChoices):
+    SUSPENSION = "suspension"
+    QUEUE = "queue"
+    TARGET = "target"
+    BREAKER = "breaker"
+    STATUS = "status"
+    SCHEDULE = "schedule"
+    BLOCKED = LiveState.BLOCKED.value
+    DELAYED = LiveState.DELAYED.value
+    READY = LiveState.READY.value
+    QUEUED = LiveState.QUEUED.value
+
+
+# The codes that explain a job; a run may also be ready or queued.
+JOB_CODES = list(ObstacleCode)[:8]
+STATUS_UNBLOCKED_BY = {
+    JobStatus.PAUSED: "resuming the job",
+    JobStatus.FINISHED: "a new schedule",
+    JobStatus.UNRUNNABLE: "correcting what the note names, then resuming the job",
+}
+WAITING = (LiveState.DELAYED, LiveState.READY, LiveState.QUEUED, LiveState.BLOCKED)
+
+
+class Obstacle(NamedTuple):
+    """What keeps a job or a run from running, what ends that, and the row it stands on."""
+
+    code: ObstacleCode
+    detail: str
+    link: str = ""
+    unblocked_by: str = ""
+    subject: Model | None = None
+
+
+def obstacles_of_job(job: Job, now: datetime) -> Iterator[Obstacle]:
+    """Name all obstacles of a job, the widest first."""
+    yield from _suspensions(job, now)
+    yield from _queue(job.pool_id, job.tenant_id)
+    yield from _target(job, job.spec)
+    yield from _breaker(job)
+    yield from _status(job)
+    yield from _runs(job)
+
+
+def obstacles_of_run(run: Run, now: datetime) -> Iterator[Obstacle]:
+    """Name the obstacles of a waiting run: its own reason, then those of its job; none once a worker has it."""
+    live = run.live_or_none
+    if live is None or live.state not in WAITING:
+        return
+    if words := live.describe_reason():
+        yield Obstacle(ObstacleCode(live.state), words, unblocked_by=unblocked_by(live.reason))
+    yield from _suspensions(run.job, now)
+    yield from _queue(live.pool_id, live.tenant_id)
+    yield from _target(run.job, run.job.versions.get(version=live.version))
+    yield from _breaker(run.job)
+
+
+def waiting_spans(job: Job) -> list[MissedSpan]:
+    """Return the planned times under a suspension, whose treatment is decided when it ends."""
+    return list(MissedSpan.objects.filter(job=job, state=SpanState.OPEN).order_by("from_at"))
+
+
+def unblocked_by(reason: str) -> str:
+    code = code_of(reason)
+    return Reason(code).unblocked_by if code in Reason.values else ""
+
+
+def _suspensions(job: Job, now: datetime) -> Iterator[Obstacle]:
+    for suspension in suspensions_of(job, now):
+        end = f" until {as_text(suspension.over_at)}" if suspension.over_at else ""
+        note = f": {suspension.note}" if suspension.note else ""
+        yield Obstacle(
+            ObstacleCode.SUSPENSION,
+            f"{suspension.word}{end}{note}",
+            f"/api/v1/{suspension.kind}s/{suspension.id}",
+            "its end, or lifting it" if suspension.over_at else "lifting it",
+            Suspension(pk=suspension.id),
+        )
+
+
+def _queue(pool_id: int, tenant_id: int) -> Iterator[Obstacle]:
+    queues = Queue.objects.filter(pool=pool_id, tenant=tenant_id).select_related("pool")
+    if queue := queues.exclude(reason="").first():
+        detail = f"your queue in the pool {queue.pool.slug} cannot go: {describe(queue.reason)}"
+        yield Obstacle(ObstacleCode.QUEUE, detail, unblocked_by=unblocked_by(queue.reason), subject=queue)
+
+
+def _target(job: Job, spec: JobVersion) -> Iterator[Obstacle]:
+    if unknown := availability.warning(spec.target, job.pool, job.tenant):
+        yield Obstacle(ObstacleCode.TARGET, unknown, unblocked_by=Reason.UNKNOWN_TARGET.unblocked_by)
+
+
+def _breaker(job: Job) -> Iterator[Obstacle]:
+    breaker = breakers.breaker_of(job)
+    if breaker is not None and (words := breakers.describe(breaker)):
+        link = f"/api/v1/jobs/{job.pk}/breaker"
+        yield Obstacle(ObstacleCode.BREAKER, words, link, Reason.BREAKER.unblocked_by)
+
+
+def _status(job: Job) -> Iterator[Obstacle]:
+    if job.status != JobStatus.ACTIVE:
+        note = f": {job.status_note}" if job.status_note else ""
+        until = f" until {as_text(job.paused_until)}" if job.paused_until else ""
+        detail = f"the job is {job.status}{until}{note}"
+        remedy = STATUS_UNBLOCKED_BY.get(JobStatus(job.status), "")
+        yield Obstacle(ObstacleCode.STATUS, detail, unblocked_by=remedy)
+    elif job.clock.next_run_at is None:
+        detail = "it has no planned times: it runs on demand only"
+        yield Obstacle(ObstacleCode.SCHEDULE, detail, unblocked_by="running it now, or a schedule")
+
+
+def _runs(job: Job) -> Iterator[Obstacle]:
+    held = LiveRun.objects.filter(job=job, state__in=(LiveState.BLOCKED, LiveState.DELAYED))
+    counts = held.values_list("state", "reason").annotate(Count("pk")).order_by("state", "reason")
+    for state, reason, count in counts:
+        runs = "1 run waits" if count == 1 else f"{count} runs wait"
+        yield Obstacle(
+            ObstacleCode(state),
+            f"{runs}: {describe(reason) or 'for its next try'}",
+            f"/api/v1/runs?job={job.pk}&state={state}",
+            unblocked_by(reason),
+        )

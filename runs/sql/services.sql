@@ -1,0 +1,55 @@
+-- What people request of runs. Same lock order as everywhere: Job or its clock, JobGate, LiveRun by id.
+
+-- name: job_for_run
+-- The job of a run that is requested. FOR SHARE: requests do not exclude each other, but a cancel or a delete waits,
+-- and then finds the run; without it a run could be born after its job was cancelled.
+SELECT job.status, job.priority, job.pool_id, job.version, job.deleted_at IS NULL AS present
+FROM beatkeeper_job job WHERE job.id = %(job_id)s
+FOR SHARE;
+
+-- name: spec_for_run
+-- What the run will need of its version, whether the job has a limit, and whether the pool runs it for the tenant.
+SELECT version.target_key,
+       EXISTS (SELECT FROM beatkeeper_job_gate gate WHERE gate.job_id = version.job_id) AS gated,
+       pool.slug AS pool,
+       {{pool_is_open(pool, %(tenant_id)s)}} AS allowed, {{exports(pool, version.target_key)}} AS exported
+FROM beatkeeper_job_version version JOIN beatkeeper_pool pool ON pool.id = %(pool_id)s
+WHERE version.job_id = %(job_id)s AND version.version = %(version)s;
+
+-- name: insert_requested_run
+-- A run nobody planned. No row comes back when its id is taken: an error, never ignored.
+WITH inserted AS (
+    INSERT INTO beatkeeper_run
+        (id, tenant_id, job_id, version, pool_id, trigger, planned_at, created_at, priority, input, retry_of,
+         requested_by)
+    VALUES (%(id)s, %(tenant_id)s, %(job_id)s, %(version)s, %(pool_id)s, %(trigger)s, %(planned_at)s, %(now)s,
+            %(priority)s, %(input)s, %(retry_of)s, %(requested_by)s)
+    ON CONFLICT (id) DO NOTHING
+    RETURNING *
+)
+INSERT INTO beatkeeper_live_run
+    (id, tenant_id, job_id, version, pool_id, trigger, planned_at, priority, input, state,
+     available_at, rank, target_key, gated)
+SELECT id, tenant_id, job_id, version, pool_id, trigger, planned_at, priority, input, 'ready',
+       %(now)s, %(rank)s, %(target_key)s, %(gated)s
+FROM inserted
+RETURNING id;
+
+-- name: lock_gate_of_job
+-- Before the runs: a pass that counts the room of the job looks before this transaction or after it, never in between.
+SELECT max_running FROM beatkeeper_job_gate WHERE job_id = %(job_id)s FOR UPDATE;
+
+-- name: lock_live_run
+-- The unfinished run, locked until the transaction ends: no claim, report or recovery moves it meanwhile.
+SELECT id, state, reason, attempt, cancel_requested_at FROM beatkeeper_live_run WHERE id = %(id)s FOR UPDATE;
+
+-- name: lock_live_runs_of_job
+-- All unfinished runs of a job, in the order everybody locks them.
+SELECT id, state FROM beatkeeper_live_run WHERE job_id = %(job_id)s ORDER BY id FOR UPDATE;
+
+-- name: end_backoff
+-- A run waiting for its back-off, or for its tenant's budget of retries, goes now.
+UPDATE beatkeeper_live_run
+SET state = 'ready', available_at = %(now)s, rank = %(rank)s, wake_at = NULL, reason = '', paced = NULL
+WHERE id = %(id)s AND (state = 'delayed' OR state = 'blocked' AND reason = 'retry_budget')
+RETURNING id;

@@ -1,0 +1,248 @@
+"""The dashboard of the admin: the doctor's problems, active suspensions, figures, late jobs and dead runs."""
+
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from functools import partial
+from typing import Any, NamedTuple
+
+from django.contrib import admin
+from django.db import connection, transaction
+from django.db.models import Count, Min, QuerySet, Sum
+from django.db.utils import DatabaseError
+from django.http import HttpRequest
+
+from jobs.admin.formatting import brief, moment
+from jobs.admin.html import WARNING, label, link, list_of, page_of, sentence
+from jobs.admin.permissions import is_superuser, own_tenants
+from jobs.clock import database_now
+from jobs.models import JOB_SLICES, Job, JobStatus, Suspension
+from jobs.models.suspensions import SuspensionState
+from runs import history
+from runs.admin import dead_letter_dialogs
+from runs.admin.list_filters import window_of
+from runs.admin.run_detail import state_label
+from runs.admin.schedulers import condition_label, describe_skew, slowest_pass
+from runs.models import DeadLetter, LiveRun, Queue, Run, SchedulerNode, WorkerNode
+from runs.reasons import describe
+from runs.scheduler.partitions import lock_session as slices
+from runs.services.dead_letters import open_letters
+from runs.states import FinalState, LiveState
+from scheduler_project.admin import broker_status
+from scheduler_project.doctor import broker, schedulers
+from scheduler_project.doctor import runs as run_checks
+from scheduler_project.doctor.findings import Check, Finding, Level, counted
+from scheduler_project.doctor.runs import LATE_SECONDS, overdue
+
+# A slower figure is left out: the page must answer when the database is in trouble.
+MAX_QUERY_TIME = "2s"
+LISTED = 8
+CHECKS = (
+    schedulers.alive,
+    schedulers.coverage,
+    schedulers.loops,
+    schedulers.clocks,
+    schedulers.behind,
+    run_checks.due_jobs,
+    run_checks.waiting_runs,
+    run_checks.queued_runs,
+    run_checks.workers,
+    run_checks.unrunnable_jobs,
+    run_checks.declarations,
+    broker.names_of_pools,
+)
+
+
+class Figure(NamedTuple):
+    name: str
+    value: str
+    more: str = ""
+    url: str = ""
+    tone: str = ""
+
+
+def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
+    platform = VisiblePlatform(request)
+    return {
+        **context,
+        "title": "Dashboard",
+        "figures": [figure for make in platform.figures() if (figure := bounded(make))],
+        "problems": platform.problems(),
+        "schedulers": bounded(platform.schedulers) or [],
+        "suspensions": bounded(platform.suspensions) or [],
+        "late": bounded(platform.late_jobs) or [],
+        "queues": bounded(platform.blocked_queues) or [],
+        "dead": bounded(platform.newest_dead) or [],
+        "now": f"{datetime.now(timezone.utc):%H:%M:%S} UTC",
+    }
+
+
+def collect(check: Check) -> list[Finding]:
+    return list(check())
+
+
+def bounded(make: Callable[[], Any]) -> Any:
+    """Return the result, or None if the database does not answer in time."""
+    try:
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute("SELECT set_config('statement_timeout', %s, true)", [MAX_QUERY_TIME])
+            return make()
+    except DatabaseError:
+        return None
+
+
+class VisiblePlatform:
+    """The part of the platform that a user may see."""
+
+    def __init__(self, request: HttpRequest) -> None:
+        self.request = request
+        self.is_operator = is_superuser(request)
+        self.now = datetime.now(timezone.utc)
+
+    def own(self, rows: "QuerySet[Any]") -> "QuerySet[Any]":
+        return rows if self.is_operator else rows.filter(tenant__in=own_tenants(self.request))
+
+    def figures(self) -> list[Callable[[], Figure]]:
+        own = [self.running, self.waiting, self.held_back, self.dead_today, self.dead_letters, self.late]
+        return [*own, self.workers, self.coverage] if self.is_operator else own
+
+    def live(self) -> "QuerySet[LiveRun]":
+        return self.own(LiveRun.objects.all())
+
+    def running(self) -> Figure:
+        count = self.live().filter(state__in=(LiveState.RUNNING, LiveState.WAITING_CALLBACK)).count()
+        url = list_of(LiveRun, state__exact="running")
+        return Figure("Running now", f"{count:,}", url=url, tone="good" if count else "")
+
+    def waiting(self) -> Figure:
+        waiting = self.live().filter(state__in=(LiveState.READY, LiveState.QUEUED))
+        found = waiting.aggregate(count=Count("pk"), oldest=Min("available_at"))
+        more = f"the oldest for {brief(self.now - found['oldest'])}" if found["oldest"] else "none waits"
+        url = list_of(LiveRun, state__exact="queued")
+        return Figure("Waiting for a worker", f"{found['count']:,}", more, url)
+
+    def held_back(self) -> Figure:
+        states = (LiveState.DELAYED, LiveState.BLOCKED)
+        counts = dict(self.live().filter(state__in=states).values_list("state").annotate(Count("pk")))
+        delayed, blocked = counts.get(LiveState.DELAYED, 0), counts.get(LiveState.BLOCKED, 0)
+        url = list_of(LiveRun, state__exact="delayed")
+        return Figure("Waiting for a retry", f"{delayed:,}", f"{blocked:,} blocked", url)
+
+    def dead_today(self) -> Figure:
+        count = self.dead().count()
+        url = list_of(Run, state="dead", window="24h")
+        return Figure("Dead in 24 hours", f"{count:,}", url=url, tone="bad" if count else "good")
+
+    def dead_letters(self) -> Figure:
+        count = open_letters(None if self.is_operator else own_tenants(self.request))
+        more = "to redrive or dismiss" if count else "none to decide"
+        return Figure(
+            "Dead letters",
+            dead_letter_dialogs.counted(count),
+            more,
+            list_of(DeadLetter),
+            "bad" if count else "good",
+        )
+
+    def late(self) -> Figure:
+        count = overdue()[0] if self.is_operator else self.late_clocks().count()
+        return Figure("Late jobs", f"{count:,}", "due and not triggered", tone="bad" if count else "good")
+
+    def workers(self) -> Figure:
+        total = {"slots": Sum("slots", default=0), "busy": Sum("busy", default=0)}
+        found = WorkerNode.objects.living().aggregate(count=Count("pk"), **total)
+        more = f"{found['busy']:,} of {found['slots']:,} slots busy"
+        tone = "good" if found["count"] else "bad"
+        url = list_of(WorkerNode, state__exact="active")
+        return Figure("Workers alive", f"{found['count']:,}", more, url, tone)
+
+    def coverage(self) -> Figure:
+        """Count schedulers and slices by their session locks, not by their own reports."""
+        covered = JOB_SLICES - len(schedulers.uncovered(slices.JOBS, range(JOB_SLICES)))
+        alive = len(schedulers.held(slices.JOBS + slices.MEMBER))
+        oldest = max((database_now() - at for at in schedulers.watermarks().values()), default=timedelta(0))
+        more = f"{covered} of {JOB_SLICES} slices, {brief(oldest)} behind"
+        tone = "good" if alive and covered == JOB_SLICES else "bad"
+        return Figure("Schedulers alive", f"{alive:,}", more, list_of(SchedulerNode), tone)
+
+    def schedulers(self) -> list[dict[str, Any]]:
+        """Return the schedulers that have not left, for operators."""
+        if not self.is_operator:
+            return []
+        now = database_now()
+        nodes = SchedulerNode.objects.filter(left_at=None).order_by("-last_seen_at")
+        return [
+            {
+                "name": link(page_of(node), node),
+                "state": condition_label(node, now),
+                "slices": counted(node.job_slices, "slice"),
+                "pools": counted(node.pools, "pool"),
+                "recovery": "recovery" if node.runs_recovery else "",
+                "slowest": f"passes up to {slowest_pass(node)}",
+                "clock": f"clock {describe_skew(node.skew_ms)}",
+            }
+            for node in nodes[:LISTED]
+        ]
+
+    def dead(self) -> "QuerySet[Run]":
+        first, beyond = window_of("24h", self.now)
+        return self.own(history.runs().filter(pk__gte=first, pk__lt=beyond, state=FinalState.DEAD))
+
+    def late_clocks(self) -> "QuerySet[Job]":
+        due = self.now - timedelta(seconds=LATE_SECONDS)
+        return self.own(Job.objects.present().filter(clock__next_run_at__lt=due))
+
+    def suspensions(self) -> list[dict[str, Any]]:
+        """Return the active suspensions that concern what the user may see."""
+        seen: Any = admin.site.get_model_admin(Suspension).get_queryset(self.request)
+        found = seen.in_state(SuspensionState.IN_FORCE, self.now).select_related("tenant", "pool")
+        return [
+            {
+                "what": link(page_of(suspension), f"{sentence(suspension.kind)} of {suspension.describe()}"),
+                "since": moment(suspension.begins_at),
+                "until": moment(suspension.ends_at) if suspension.ends_at else "",
+                "by": suspension.maker,
+                "note": suspension.note,
+            }
+            for suspension in found.order_by("-begins_at")[:LISTED]
+        ]
+
+    def late_jobs(self) -> list[dict[str, Any]]:
+        late = self.late_clocks().select_related("tenant", "clock").order_by("clock__next_run_at")
+        return [
+            {"job": link(page_of(job), job), "tenant": job.tenant, "since": moment(job.clock.next_run_at)}
+            for job in late[:LISTED]
+        ]
+
+    def blocked_queues(self) -> list[dict[str, Any]]:
+        queues = self.own(Queue.objects.exclude(reason="")).select_related("pool", "tenant")
+        return [
+            {"queue": f"{queue.tenant} in {queue.pool}", "reason": label(describe(queue.reason), WARNING)}
+            for queue in queues[:LISTED]
+        ]
+
+    def newest_dead(self) -> list[dict[str, Any]]:
+        runs = self.dead().order_by("-pk").prefetch_related("job", "tenant")
+        return [
+            {
+                "run": link(page_of(run), f"{run.planned_at:%H:%M:%S}"),
+                "job": link(page_of(run.job), run.job),
+                "tenant": run.tenant,
+                "state": state_label(run.current_state),
+                "error": run.error_line,
+            }
+            for run in runs[:LISTED]
+        ]
+
+    def problems(self) -> list[dict[str, str]]:
+        """Return the problems of the platform for operators, those of their own jobs for members."""
+        if not self.is_operator:
+            return bounded(self.own_problems) or []
+        found = [finding for check in CHECKS for finding in bounded(partial(collect, check)) or []]
+        # Outside of a transaction, which would stay open while the page waits for brokers.
+        found += broker_status.findings()
+        return [{"what": one.what, "do": one.do} for one in found if one.level == Level.PROBLEM]
+
+    def own_problems(self) -> list[dict[str, str]]:
+        parked = self.own(Job.objects.present().filter(status=JobStatus.UNRUNNABLE))
+        do = "correct what the note names, then resume it"
+        return [{"what": f"{job} is unrunnable: {job.status_note}", "do": do} for job in parked[:LISTED]]

@@ -1,0 +1,105 @@
+"""Page lists by key."""
+
+import base64
+import json
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from django.core.exceptions import ValidationError
+from django.db.models import Model, Q
+from rest_framework.pagination import BasePagination
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from jobs.validation.checks import invalid
+from jobs.validation.schema import Schema, number, obj, text
+
+DEFAULT_LIMIT, MAX_LIMIT = 50, 200
+PAGING = ("limit", "cursor")
+CURSOR_HINT = "follow `next` and `previous` as they are"
+
+
+class NewestFirst(BasePagination):
+    """Page by key, never by offset or count: a page costs the same at any depth, and no row is shown twice."""
+
+    page: list[Model]
+    older: str | None
+    newer: str | None
+
+    def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> list[Any]:
+        self.keys: tuple[str, ...] = view.newest_first
+        limit = _limit(request.query_params.get("limit"))
+        backwards, position = _position(request.query_params.get("cursor"), queryset.model, self.keys)
+        if position:
+            queryset = queryset.filter(_beyond(self.keys, position, "gt" if backwards else "lt"))
+        sign = "" if backwards else "-"
+        rows = list(queryset.order_by(*(sign + key for key in self.keys))[: limit + 1])
+        more, self.page = len(rows) > limit, rows[:limit]
+        if backwards:
+            self.page.reverse()
+        self.older = self._url(request, -1) if self.page and (more or backwards) else None
+        self.newer = self._url(request, 0) if self.page and (more if backwards else bool(position)) else None
+        return self.page
+
+    def get_schema_operation_parameters(self, view: Any) -> list[Schema]:
+        rows = (
+            ("limit", number(default=DEFAULT_LIMIT), f"Rows of a page, 1 to {MAX_LIMIT}."),
+            ("cursor", text(), f"A place in the list: {CURSOR_HINT}."),
+        )
+        return [
+            {"name": name, "in": "query", "schema": schema, "description": about}
+            for name, schema, about in rows
+        ]
+
+    def get_paginated_response_schema(self, schema: Schema) -> Schema:
+        link = text(format="uri", nullable=True)
+        fields = {"results": schema, "next": link, "previous": link}
+        return obj(fields, required=list(fields))
+
+    def get_paginated_response(self, data: Any) -> Response:
+        return Response({"results": data, "next": self.older, "previous": self.newer})
+
+    def _url(self, request: Request, edge: int) -> str:
+        row = self.page[edge]
+        values = [_plain(getattr(row, key)) for key in self.keys]
+        text = json.dumps(["newer" if edge == 0 else "older", *values], separators=(",", ":"))
+        cursor = base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+        parts = urlsplit(request.build_absolute_uri())
+        query = [(n, v) for n, v in parse_qsl(parts.query, keep_blank_values=True) if n != "cursor"]
+        return urlunsplit(parts._replace(query=urlencode([*query, ("cursor", cursor)])))
+
+
+def _limit(given: str | None) -> int:
+    if given is None:
+        return DEFAULT_LIMIT
+    if not (given.isascii() and given.isdigit() and len(given) <= 3 and 1 <= int(given) <= MAX_LIMIT):
+        raise invalid("limit", f"{given[:20]!r} is not a page size", f"1 to {MAX_LIMIT}")
+    return int(given)
+
+
+def _position(cursor: str | None, model: type[Model], keys: tuple[str, ...]) -> tuple[bool, list[Any]]:
+    if cursor is None:
+        return False, []
+    try:
+        padded = cursor + "=" * (-len(cursor) % 4)
+        direction, *values = json.loads(base64.urlsafe_b64decode(padded))
+        if direction not in ("newer", "older") or not all(isinstance(value, str) for value in values):
+            raise ValueError(cursor)
+        fields = [model._meta.get_field(key) for key in keys]
+        read = [field.to_python(value) for field, value in zip(fields, values, strict=True)]  # type: ignore[union-attr]
+    except (ValueError, TypeError, ValidationError, RecursionError):
+        raise invalid("cursor", "is not a place in this list", CURSOR_HINT) from None
+    return direction == "newer", read
+
+
+def _beyond(keys: tuple[str, ...], values: list[Any], comparison: str) -> Q:
+    """Write (a, b) < (x, y) in a form whose first part the index and the partitions can use."""
+    found = Q()
+    for depth in range(len(keys)):
+        equal = dict(zip(keys[:depth], values, strict=False))
+        found |= Q(**equal, **{f"{keys[depth]}__{comparison}": values[depth]})
+    return found & Q(**{f"{keys[0]}__{comparison}e": values[0]})
+
+
+def _plain(value: Any) -> str:
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)

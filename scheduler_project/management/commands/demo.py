@@ -1,0 +1,22 @@
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand
+
+from scheduler_project import env
+from scheduler_project.standalone.demo import make_demo
+
+
+class Command(BaseCommand):
+    help = "Create the demo tenant, its jobs, a login and a key, unless they exist."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument(
+            "--credentials-file", type=Path, required=True, help="where login and key are kept"
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        public_url = env.url("BEATKEEPER_PUBLIC_URL", "http://127.0.0.1:8000", ("http", "https"))
+        for trouble in make_demo(options["credentials_file"], public_url):
+            self.stderr.write(f"not made: {trouble}")

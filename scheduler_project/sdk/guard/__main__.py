@@ -1,0 +1,5 @@
+"""Start the guard of a worker; the worker does so."""
+
+from .guard import main
+
+main()

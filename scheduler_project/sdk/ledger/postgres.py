@@ -1,0 +1,403 @@
+"""Keep the ledger in PostgreSQL, for workers that may see the database. It works behind a transaction pooler."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import psycopg
+from psycopg import errors
+from psycopg.types.json import Jsonb
+
+from ..declarations.plan import compared_fields
+from ..errors import LedgerRefused, LedgerUnavailable
+from ..ids import attempt_id
+from ..outcomes import Outcome
+from ..retries import breaker_failure
+from ..secret_values.encryption import box_of_environment
+from ..secret_values.references import SecretUnreadable, names_in
+from ..sql import statements
+from .clock_skew import RoundTrip
+from .interface import (
+    ANSWER_SECONDS,
+    GIVEN_BACK,
+    Beat,
+    Claim,
+    ClaimRequest,
+    CompletedClaim,
+    HeartbeatResponse,
+    ReportResult,
+    WorkerInfo,
+    WorkQueue,
+)
+from .postgres_connection import AWAY, SHORT_SILENCE, AnsweringConnection, Connection, connect, without_dsn
+
+Row = dict[str, Any]
+FRAGMENTS = Path(__file__).with_name("fragments.sql")
+SQL = statements(FRAGMENTS, Path(__file__).with_name("postgres.sql"))
+# A claim that meets a pause hands the row back; another run of the queue may still go.
+HELD_IN_A_ROW = 5
+# By the report that closes a breaker.
+MAX_RELEASED = 200
+MAX_QUEUES_WITH_WORK = 200
+MAX_JOB_NAME = 120
+OUTCOMES = {"timeout": "timeout", "worker_lost": "lost", "cancelled": "cancelled"}
+
+
+class PostgresLedger:
+    """A ledger on one connection, opened when first used, and anew after a fork or a failure."""
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        overtime: float = 60.0,
+        of_tenant: int | None = None,
+        answer_seconds: float = ANSWER_SECONDS,
+    ) -> None:
+        self._dsn = dsn
+        self._answer_seconds = answer_seconds
+        # None: a worker of the platform's own, which serves every queue of its pool.
+        self._of_tenant = of_tenant
+        # The guard ends a run at its time limit; this much later rescue believes that the guard is gone.
+        self._overtime = overtime
+        self._lock = threading.RLock()
+        self._connection: AnsweringConnection | None = None
+        self._pid = 0
+        self._known: dict[UUID, list[str]] = {}
+
+    def __repr__(self) -> str:
+        return "PostgresLedger()"
+
+    def register(self, info: WorkerInfo) -> list[WorkQueue]:
+        with _refusing("the worker", info.name), self._transaction() as connection:
+            connection.execute(SHORT_SILENCE)
+            values = {**vars(info), "known_targets": list(info.known_targets), "of_tenant": self._of_tenant}
+            row = connection.execute(SQL["register"], values).fetchone()
+            if row is None:
+                raise _missing("pool", info.pool)
+            self._known[info.incarnation] = values["known_targets"]
+            values |= {"pool_id": row["pool_id"], "queues_after": 0}
+            return _queues(connection.execute(SQL["queues"], values))
+
+    def heartbeat(self, beat: Beat) -> HeartbeatResponse:
+        values = {**vars(beat), "of_tenant": self._of_tenant}
+        values |= {"held": list(beat.held), "stopping": list(beat.stopping)}
+        if beat.stopping:
+            # By itself: transactions that lock runs lock them before workers.
+            with self._connected() as connection:
+                connection.execute(SQL["acknowledge_cancels"], values)
+        with self._transaction() as connection:
+            # A lost heartbeat costs nothing, so none waits for the disk.
+            connection.execute(f"SET LOCAL synchronous_commit = off; {SHORT_SILENCE}")
+            asked = RoundTrip()
+            row = connection.execute(SQL["heartbeat"], values).fetchone()
+            if row is None:
+                return HeartbeatResponse(known=False)
+            skew_ms = asked.skew_ms(row["last_beat_at"])
+            values["pool_id"] = row["pool_id"]
+            in_question = connection.execute(SQL["claims_in_hand"], values).fetchall() if beat.held else []
+            return HeartbeatResponse(
+                known=True,
+                cancels=[row["token"] for row in in_question if row["cancelled"]],
+                terminates=[row["token"] for row in in_question if row["terminated"]],
+                gone=[row["token"] for row in in_question if row["gone"]],
+                queues=_queues(connection.execute(SQL["queues"], values)),
+                work=self._work(connection, beat, values),
+                skew_ms=skew_ms,
+            )
+
+    def _work(self, connection: Connection, beat: Beat, values: dict[str, Any]) -> list[WorkQueue]:
+        free = beat.slots - beat.busy - beat.foreign_busy
+        if free <= 0 or beat.draining:
+            return []
+        known = self._known.get(beat.incarnation)
+        if known is None:
+            row = connection.execute(SQL["known_targets"], {"incarnation": beat.incarnation}).fetchone()
+            known = row["known_targets"] if row else []
+        values |= {"known": known, "most": MAX_QUEUES_WITH_WORK}
+        return _queues(connection.execute(SQL["queues_with_work"], values))
+
+    def claim(self, request: ClaimRequest, again: bool = False) -> list[Claim]:
+        values = claim_values(request, self._overtime)
+        with self._connected() as connection, _asked_before():
+            if again and (rows := connection.execute(SQL["claim_again"], values).fetchall()):
+                return self._with_secrets([_claim(row) for row in rows])
+            for _ in range(HELD_IN_A_ROW):
+                rows = connection.execute(SQL["claim"], values).fetchall()
+                if claims := _claims(rows):
+                    return self._with_secrets(claims)
+                if not rows:
+                    break
+            return []
+
+    def report(self, ended: Sequence[CompletedClaim], request: ClaimRequest | None = None) -> ReportResult:
+        """Report claims of jobs with a gate one by one, all others by one statement."""
+        states = {one.claim.token: self._end_gated(one) for one in ended if one.claim.gated}
+        plain = [one for one in ended if not one.claim.gated]
+        rows: list[Row] = []
+        if plain or request:
+            with self._connected() as connection, _asked_before():
+                ends, rows = self._exchange(connection, report_values(plain), request)
+                for one, (state, gated) in zip(plain, ends, strict=True):
+                    states[one.claim.token] = state
+                    if gated:
+                        # The job got its gate after the claim: somebody may have begun to wait for this run.
+                        with connection.transaction():
+                            _settle(connection, one, state, _lock_gate(connection, one.claim))
+        claims = self._with_secrets(_claims(rows))
+        if request is not None and rows and not claims:
+            claims = self.claim(request)
+        return ReportResult([states[one.claim.token] for one in ended], claims)
+
+    def _with_secrets(self, claims: list[Claim]) -> list[Claim]:
+        """Add the secrets that claims refer to, by one more statement. Claims of one queue are of one tenant."""
+        names = {claim.token: names_in(claim.target, claim.input) for claim in claims}
+        secrets = sorted({name for needed in names.values() for name in needed})
+        if not secrets:
+            return claims
+        with self._connected() as connection:
+            values = {"tenant_id": claims[0].tenant_id, "names": secrets}
+            sealed = connection.execute(SQL["secrets"], values).fetchall()
+        opened, unreadable = _opened(claims[0].tenant_id, sealed)
+        return [
+            replace(
+                claim,
+                secrets={name: opened[name] for name in names[claim.token] if name in opened},
+                unreadable=next((unreadable[name] for name in names[claim.token] if name in unreadable), ""),
+            )
+            for claim in claims
+        ]
+
+    def _exchange(
+        self, connection: Connection, values: dict[str, list[Any]], request: ClaimRequest | None
+    ) -> tuple[list[_Ending], list[Row]]:
+        """Send report and claim together as one transaction: one round trip, and one wait for the disk."""
+        with connection.pipeline():
+            reported = connection.execute(SQL["end_attempts"], values) if values["run_ids"] else None
+            wanted = claim_values(request, self._overtime) if request else None
+            claimed = connection.execute(SQL["claim"], wanted) if wanted else None
+        ends = _endings(connection, values, reported.fetchall() if reported else [])
+        return ends, claimed.fetchall() if claimed else []
+
+    def _end_gated(self, one: CompletedClaim) -> str | None:
+        """End a run under its job's gate, by three statements: each sees what was committed while it waited."""
+        with self._transaction() as connection:
+            gate = _lock_gate(connection, one.claim)
+            [end] = _report(connection, report_values([one]))
+            # What was reported before has counted in the breaker then.
+            _settle(connection, one, end.state if end.gated else None, gate)
+            return end.state
+
+    def leave(self, incarnation: UUID) -> None:
+        with self._connected() as connection:
+            connection.execute(SQL["leave"], {"incarnation": incarnation})
+
+    def declare(self, pool: str, tenant: str, declarations: Sequence[dict[str, Any]]) -> None:
+        """Write all declarations that the ledger can keep; one with a name too long must not cost the others."""
+        refused = []
+        with self._transaction() as connection:
+            connection.execute(SHORT_SILENCE)
+            names = {"tenant": tenant, "pool": pool}
+            known = connection.execute(SQL["tenant_and_pool"], names).fetchone() or {}
+            for kind, name in names.items():
+                if not known.get(kind):
+                    raise _missing(kind, name)
+            # In one order, so that two workers that start at once do not wait for each other.
+            for declaration in sorted(declarations, key=lambda one: str(one["name"])):
+                try:
+                    self._declare(connection, declaration, names)
+                except LedgerRefused as refusal:
+                    refused.append(str(refusal))
+        if refused:
+            raise LedgerRefused(" ".join(refused))
+
+    def _declare(self, connection: Connection, declaration: dict[str, Any], names: Mapping[str, str]) -> None:
+        name, source = str(declaration["name"]), str(declaration.get("source", ""))
+        if len(name) > MAX_JOB_NAME:
+            raise LedgerRefused(
+                f"The name of the job {_begin(name)} is longer than {MAX_JOB_NAME} characters."
+            )
+        with _refusing("the job", name), connection.transaction():
+            values = {**names, "name": name, "source": source, "spec": Jsonb(compared_fields(declaration))}
+            connection.execute(SQL["declare"], {**values, "of_key": self._of_tenant is not None})
+
+    def declaration_errors(self, tenant: str, names: Sequence[str]) -> dict[str, str]:
+        with self._connected() as connection:
+            rows = connection.execute(SQL["declaration_errors"], {"tenant": tenant, "names": list(names)})
+            return {row["name"]: row["error"] for row in rows}
+
+    def close(self) -> None:
+        with self._lock:
+            connection, self._connection = self._connection, None
+            if connection is not None and self._pid == os.getpid():
+                connection.close()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Connection]:
+        with self._connected() as connection, connection.transaction():
+            yield connection
+
+    @contextmanager
+    def _connected(self) -> Iterator[Connection]:
+        """Report a failed connection as a ledger that is away: the request may have been done, and may be repeated."""
+        with self._lock:
+            try:
+                yield self._open()
+            except AWAY as error:
+                self.close()
+                raise LedgerUnavailable(without_dsn(error)) from error
+
+    def _open(self) -> Connection:
+        if self._pid != os.getpid():
+            # The parent's connection is the parent's: closing it here would end its session.
+            self._connection, self._pid = None, os.getpid()
+        if self._connection is None or self._connection.closed:
+            self._connection = connect(self._dsn, self._answer_seconds)
+        return self._connection
+
+
+@contextmanager
+def _refusing(kind: str, name: str) -> Iterator[None]:
+    """Refuse what the database cannot store: it cannot store it later either, so sending it again is useless."""
+    try:
+        yield
+    except psycopg.DataError as error:
+        reason = str(error).partition("\n")[0]
+        raise LedgerRefused(f"The ledger cannot keep {kind} {_begin(name)}: {reason}.") from error
+
+
+def _missing(kind: str, name: str) -> LedgerRefused:
+    return LedgerRefused(f"There is no {kind} {name!r}: create it in the admin, or name another.")
+
+
+def _begin(name: str) -> str:
+    return repr(name if len(name) <= 60 else f"{name[:59]}…")
+
+
+@contextmanager
+def _asked_before() -> Iterator[None]:
+    """Report the ledger as away while an earlier request of these tokens is under way; then they find its claims."""
+    try:
+        yield
+    except errors.UniqueViolation as error:
+        raise LedgerUnavailable(without_dsn(error)) from error
+
+
+def claim_values(request: ClaimRequest, overtime: float) -> dict[str, Any]:
+    return {
+        "worker": request.incarnation,
+        "tokens": request.tokens,
+        "most": request.limit,
+        "pool_id": request.queue.pool_id,
+        "tenant_id": request.queue.tenant_id,
+        "known": list(request.known_targets),
+        "grace": overtime,
+    }
+
+
+def report_values(ended: Sequence[CompletedClaim]) -> dict[str, list[Any]]:
+    outcomes = [one.outcome for one in ended]
+    logs = [outcome.log for outcome in outcomes]
+    return {
+        "run_ids": [one.claim.run_id for one in ended],
+        "claim_seqs": [one.claim.claim_seq for one in ended],
+        "workers": [one.claim.incarnation for one in ended],
+        "attempt_ids": [attempt_id(one.claim.run_id, one.claim.claim_seq) for one in ended],
+        "next_states": [one.verdict.state for one in ended],
+        "delays": [one.verdict.delay for one in ended],
+        "outcomes": [_name_of(outcome) for outcome in outcomes],
+        "results": [None if outcome.result is None else Jsonb(outcome.result) for outcome in outcomes],
+        "error_classes": [outcome.error_class or "" for outcome in outcomes],
+        "error_types": [outcome.error_type or "" for outcome in outcomes],
+        "error_lines": [outcome.error_line or "" for outcome in outcomes],
+        "fingerprints": [outcome.fingerprint or "" for outcome in outcomes],
+        "exit_codes": [outcome.exit_code for outcome in outcomes],
+        "log_objects": [log.object if log else "" for log in logs],
+        "log_offsets": [log.offset if log else None for log in logs],
+        "log_lengths": [log.length if log else None for log in logs],
+        "next_inputs": [
+            None if outcome.next_input is None else Jsonb(outcome.next_input) for outcome in outcomes
+        ],
+        "callback_digests": [outcome.callback_digest or None for outcome in outcomes],
+        "callback_contents": [outcome.callback_content or None for outcome in outcomes],
+    }
+
+
+def _name_of(outcome: Outcome) -> str:
+    if outcome.succeeded or outcome.kind == GIVEN_BACK:
+        return outcome.kind
+    return OUTCOMES.get(outcome.error_class or "", "failed")
+
+
+class _Ending(NamedTuple):
+    state: str | None
+    gated: bool
+
+
+def _report(connection: Connection, values: Mapping[str, list[Any]]) -> list[_Ending]:
+    return _endings(connection, values, connection.execute(SQL["end_attempts"], values).fetchall())
+
+
+def _endings(connection: Connection, values: Mapping[str, list[Any]], rows: Sequence[Row]) -> list[_Ending]:
+    """Return the end of each attempt that was reported; one that did not change may have been reported before."""
+    found = {row["attempt_id"]: _Ending(row["next_state"], row["gated"]) for row in rows}
+    if len(found) < len(values["attempt_ids"]):
+        for row in connection.execute(SQL["reported_before"], values):
+            found.setdefault(row["attempt_id"], _Ending(row["next_state"], gated=False))
+    return [found.get(attempt, _Ending(None, gated=False)) for attempt in values["attempt_ids"]]
+
+
+def _lock_gate(connection: Connection, claim: Claim) -> Row | None:
+    return connection.execute(SQL["lock_gate"], {"job_id": claim.job_id}).fetchone()
+
+
+def _settle(connection: Connection, one: CompletedClaim, state: str | None, gate: Row | None) -> None:
+    """Release what waited for the run that ended. Without a gate nothing does."""
+    if gate is None:
+        return
+    failed = breaker_failure(one.outcome, state) if gate["breaks"] else None
+    if failed is not None:
+        values = {"job_id": one.claim.job_id, "run_id": one.claim.run_id, "failed": failed}
+        noted = connection.execute(SQL["note_breaker"], values).fetchone()
+        if noted is not None and noted["state"] == "closed" != noted["was"]:
+            # The sweep lets the others go, in batches.
+            connection.execute(SQL["release_broken"], {"jobs": [one.claim.job_id], "most": MAX_RELEASED})
+    # What waited for the run that ended.
+    jobs = {"jobs": [one.claim.job_id]}
+    connection.execute(SQL["release_gated"], jobs)
+    connection.execute(SQL["release_waiting"], jobs)
+
+
+def _queues(rows: Any) -> list[WorkQueue]:
+    return [WorkQueue(**row) for row in rows]
+
+
+def _claims(rows: Sequence[Row]) -> list[Claim]:
+    return [_claim(row) for row in rows if row["state"] == "running"]
+
+
+def _claim(row: Row) -> Claim:
+    values = {key: value for key, value in row.items() if key not in ("state", "timeout_ms")}
+    return Claim(timeout=row["timeout_ms"] / 1000, **values)
+
+
+def _opened(tenant_id: int, sealed: Sequence[Row]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the secrets by name, and why others cannot be read here."""
+    opened, unreadable = {}, {}
+    try:
+        box = box_of_environment()
+    except ValueError as error:
+        return {}, {row["name"]: str(error) for row in sealed}
+    for row in sealed:
+        try:
+            opened[row["name"]] = box.open(tenant_id, row["name"], row["ciphertext"])
+        except SecretUnreadable as error:
+            unreadable[row["name"]] = str(error)
+    return opened, unreadable

@@ -1,0 +1,234 @@
+"""Capture what a body prints and logs, as JSON lines in the open file of its attempt.
+
+A line is written to the file when it is complete, so that a follower sees it at once and a kill loses none. Secrets are
+masked in it, and also in what goes on from there: prints to the worker's own output, and log records to the handlers of
+the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from typing import IO, TextIO
+from uuid import UUID
+
+from ..outcomes import now_utc
+from ..secret_values.masking import Masker, in_use
+from .store import LogStore
+
+MAX_BYTES = 10 * 1024 * 1024
+MAX_LINE = 64 * 1024
+
+# Celery's messages about its own work would be in every log, and redirected prints twice.
+QUIET_LOGGERS = ("celery.redirected", "celery.app.trace", "celery.worker.strategy")
+
+
+class AttemptLog:
+    """The log of one attempt. The file is created with the first line: no output, no file."""
+
+    def __init__(
+        self,
+        store: LogStore,
+        run: UUID,
+        claim_seq: int,
+        *,
+        mask: Iterable[str] = (),
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
+        self._store, self._run, self._claim_seq = store, run, claim_seq
+        self.masked = Masker(mask)
+        self._left = max_bytes
+        self._max_bytes = max_bytes
+        self._file: IO[bytes] | None = None
+        # Reentrant: a signal handler may log while a line is written.
+        self._lock = threading.RLock()
+        self._closed = False
+
+    def write(self, stream: str, text: str, level: str = "") -> None:
+        line = _line(stream, level, self.masked.without_beginning(self.masked(text)))
+        with self._lock:
+            if self._closed or self._left <= 0:
+                return
+            self._left -= len(line) + 1
+            if self._left <= 0:
+                end = f"The log ends here: it reached {self._max_bytes} bytes."
+                line = _line("beatkeeper", "WARNING", end)
+            # A full disk must cost the log, not the run.
+            with contextlib.suppress(OSError):
+                if self._file is None:
+                    self._file = self._store.open(self._run, self._claim_seq)
+                self._file.write(line.encode() + b"\n")
+
+    @property
+    def empty(self) -> bool:
+        return self._file is None
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            if self._file is not None:
+                self._file.close()
+
+
+def _line(stream: str, level: str, text: str) -> str:
+    moment = now_utc().isoformat(timespec="milliseconds")
+    return json.dumps({"t": moment, "s": stream, "l": level, "m": text})
+
+
+class LineWriter(io.TextIOBase):
+    """Replace sys.stdout or sys.stderr: write lines to the log, and pass everything on.
+
+    A secret may come in several writes, so only whole lines are passed on while there are secrets.
+    """
+
+    def __init__(self, log: AttemptLog, stream: str, original: TextIO) -> None:
+        self._log, self._stream, self._original = log, stream, original
+        self._rest = ""
+        # Threads must not tear lines; reentrant as above.
+        self._lock = threading.RLock()
+
+    def write(self, text: str) -> int:
+        with self._lock:
+            *lines, self._rest = (self._rest + text).split("\n")
+            for line in lines:
+                self._log.write(self._stream, self._log.masked.shortened(line, MAX_LINE))
+                self._pass_on(line + "\n")
+            if len(self._rest) >= MAX_LINE:
+                self._cut(self._log.masked.cut(self._rest))
+        if not self._log.masked:
+            with contextlib.suppress(Exception):
+                self._original.write(text)
+        return len(text)
+
+    def finish(self) -> None:
+        with self._lock:
+            self._cut(len(self._rest))
+
+    def _cut(self, at: int) -> None:
+        """Write the beginning of a line that has no end yet."""
+        line, self._rest = self._rest[:at], self._rest[at:]
+        if line:
+            self._log.write(self._stream, self._log.masked.shortened(line, MAX_LINE))
+            self._pass_on(line)
+
+    def _pass_on(self, text: str) -> None:
+        if self._log.masked:
+            with contextlib.suppress(Exception):
+                self._original.write(self._log.masked(text))
+
+    def flush(self) -> None:
+        with contextlib.suppress(Exception):
+            self._original.flush()
+
+    def writable(self) -> bool:
+        return True
+
+    def isatty(self) -> bool:
+        return False
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return "utf-8"
+
+    def fileno(self) -> int:
+        return self._original.fileno()
+
+
+class LogRecords(logging.Handler):
+    def __init__(self, log: AttemptLog) -> None:
+        super().__init__()
+        self._log = log
+        self._busy = threading.local()
+        self.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if _is_quiet(record) or getattr(self._busy, "now", False):
+            return
+        self._busy.now = True
+        try:
+            self._log.write("log", self.format(record), record.levelname)
+        except Exception:
+            self.handleError(record)
+        finally:
+            self._busy.now = False
+
+
+class RecordMask(logging.Filter):
+    """Mask a record before the first handler of the process writes it."""
+
+    def __init__(self, masked: Masker) -> None:
+        super().__init__()
+        self._masked = masked
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        with contextlib.suppress(Exception):
+            message = record.getMessage()
+            if self._masked(message) != message:
+                record.msg, record.args = self._masked(message), None
+            if record.exc_info and not record.exc_text:
+                text = FORMATTER.formatException(record.exc_info)
+                if self._masked(text) != text:
+                    # Formatters get the text alone: the exception itself holds the secret.
+                    record.exc_info, record.exc_text = None, self._masked(text)
+            for name, value in vars(record).items():
+                if name not in PLAIN_RECORD:
+                    record.__dict__[name] = self._masked.value(value)
+        return True
+
+
+FORMATTER = logging.Formatter()
+PLAIN_RECORD = frozenset(vars(logging.makeLogRecord({}))) - {"stack_info"}
+
+
+def _is_quiet(record: logging.LogRecord) -> bool:
+    # A failure's traceback comes from the tracer too, and belongs into the log.
+    return record.name in QUIET_LOGGERS and (
+        record.levelno < logging.WARNING or record.name == "celery.redirected"
+    )
+
+
+@contextlib.contextmanager
+def captured(log: AttemptLog) -> Iterator[None]:
+    out, err = sys.stdout, sys.stderr
+    stdout, stderr = LineWriter(log, "stdout", out), LineWriter(log, "stderr", err)
+    handler = LogRecords(log)
+    # Celery keeps its task logger from reaching the root logger.
+    task_logger = logging.getLogger("celery.task")
+    loggers = [logging.getLogger()] + ([] if task_logger.propagate else [task_logger])
+    for logger in loggers:
+        logger.addHandler(handler)
+    sys.stdout, sys.stderr = stdout, stderr
+    try:
+        with in_use(log.masked), _records_masked(log.masked):
+            yield
+    finally:
+        sys.stdout, sys.stderr = out, err
+        for logger in loggers:
+            logger.removeHandler(handler)
+        stdout.finish()
+        stderr.finish()
+        log.close()
+
+
+@contextlib.contextmanager
+def _records_masked(masked: Masker) -> Iterator[None]:
+    mask = RecordMask(masked)
+    handlers = _handlers() if masked else []
+    for handler in handlers:
+        handler.addFilter(mask)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            handler.removeFilter(mask)
+
+
+def _handlers() -> list[logging.Handler]:
+    known = list(logging.Logger.manager.loggerDict.values())
+    loggers = [logging.getLogger(), *(one for one in known if isinstance(one, logging.Logger))]
+    return list({id(handler): handler for logger in loggers for handler in logger.handlers}.values())

@@ -1,0 +1,86 @@
+"""Define the interface of a log store, and open one by its URL.
+
+The database keeps a pointer only. A running attempt writes plain JSON lines to a file of its own, which can be read
+meanwhile. When it ends the lines become one gzip member at the end of an object that holds the attempts of one tenant,
+worker and hour: with an object per attempt a store would reach its limit of objects long before its limit of bytes.
+A member can be read alone, and so can the object as a whole.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import IO, Protocol
+from urllib.parse import urlsplit
+from uuid import UUID
+
+from ..outcomes import LogPointer
+
+SCHEMES = ("file",)
+
+
+class LogMissing(Exception):
+    """The log is not in the store."""
+
+
+class LogStore(Protocol):
+    def open(self, run: UUID, claim_seq: int) -> IO[bytes]:
+        """Open the file of a running attempt for appending."""
+
+    def seal(self, run: UUID, claim_seq: int, tenant: str, incarnation: UUID) -> LogPointer | None:
+        """Copy a finished attempt's lines into their object; None: there are none.
+
+        Sealing twice stores the lines twice, and both pointers are good.
+        """
+
+    def discard(self, run: UUID, claim_seq: int) -> None:
+        """Remove the open file, once the pointer is safe elsewhere."""
+
+    def read(self, pointer: LogPointer) -> bytes: ...
+
+    def read_open(self, run: UUID, claim_seq: int, offset: int = 0) -> bytes | None:
+        """Return the lines so far; None: nothing is open."""
+
+
+class PlatformLogStore(LogStore, Protocol):
+    """Stores the platform's own logs, and those of workers that cannot reach the store themselves."""
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of this machine that holds the lines, which commands must not see; None: there is none."""
+
+    def check(self) -> None:
+        """Write to the store and remove it again; raise OSError if that fails."""
+
+    def append(self, run: UUID, claim_seq: int, offset: int, lines: bytes) -> int:
+        """Append lines of a running attempt, from the offset on, and return how far they reach now.
+
+        A caller whose lines begin beyond that continues from the returned offset.
+        """
+
+    def keep(self, run: UUID, claim_seq: int, tenant: str, incarnation: UUID, member: bytes) -> LogPointer:
+        """Store a finished attempt's lines, sealed by its worker. A repetition stores nothing."""
+
+    def kept(self, run: UUID, claim_seq: int) -> LogPointer | None:
+        """Return what `keep` answered, until it is discarded."""
+
+
+def open_log_store(url: str) -> PlatformLogStore:
+    """Open the store that a URL names. Nothing is connected or created before it is used."""
+    if url.startswith("file:"):
+        from .folder import FolderLogStore
+
+        return FolderLogStore.at(url)
+    raise unknown_store(url)
+
+
+def unknown_store(url: str) -> ValueError:
+    scheme = urlsplit(url).scheme
+    return ValueError(f"The log store {scheme!r} is not known: use file:///an/absolute/folder")
+
+
+def folder_of(url: str) -> str:
+    """Return the folder of this machine where the store keeps its lines; empty: there is none."""
+    try:
+        return str(open_log_store(url).folder or "")
+    except ValueError:
+        return ""

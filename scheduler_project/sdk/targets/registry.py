@@ -1,0 +1,112 @@
+"""Executors by kind of target. An executor gets the call of a target and returns a result or raises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from ..ledger import callback_token
+from ..ledger.interface import Claim
+from ..logs.capture import AttemptLog
+from ..outcomes import UnknownTarget
+from ..shared.owned_slot import OwnedSlot
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+
+MAX_TASK_NAME = 200
+
+
+class TargetFailed(Exception):
+    """A failure that is no exception: an exit code, a status."""
+
+    def __init__(
+        self,
+        error_class: str,
+        error_type: str,
+        line: str,
+        *,
+        exit_code: int | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(line)
+        self.error_class, self.error_type, self.line = error_class, error_type, line
+        self.exit_code, self.retry_after = exit_code, retry_after
+
+
+class RetryAfter(Exception):
+    """The target requests another attempt, at a time of its choice, maybe with another input."""
+
+    def __init__(
+        self, cause: BaseException, delay: float | None, next_input: dict[str, Any] | None = None
+    ) -> None:
+        super().__init__(str(cause))
+        self.cause, self.delay, self.next_input = cause, delay, next_input
+
+
+class WaitForCallback(Exception):
+    """The target has accepted the run and reports its outcome later, with the attempt's callback token."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"the outcome follows within {seconds:g} s")
+        self.seconds = seconds
+
+
+class TargetCall:
+    """One attempt of a run, as an executor sees it."""
+
+    def __init__(self, claim: Claim, owned_slot: OwnedSlot, log: AttemptLog, name: str) -> None:
+        self.claim = claim
+        self.log = log
+        self.worker_name = name
+        self._owned_slot = owned_slot
+
+    @property
+    def run_id(self) -> UUID:
+        return self.claim.run_id
+
+    @property
+    def target(self) -> dict[str, Any]:
+        return self.claim.target
+
+    @property
+    def input(self) -> dict[str, Any]:
+        return self.claim.input or {}
+
+    @property
+    def callback_token(self) -> str:
+        return callback_token.token_of(self.claim.token, self.claim.run_id, self.claim.claim_seq)
+
+    def body_is(self, group: int, leader_started: int) -> None:
+        """Name the process group that is the body: time limits and cancels stop it instead of this process."""
+        self._owned_slot.set_body(group, leader_started)
+
+
+Executor = Callable[[TargetCall], Any]
+
+
+class Targets:
+    def __init__(self, app: Celery) -> None:
+        self._app = app
+        self._executors: dict[str, Executor] = {}
+
+    def add(self, kind: str, executor: Executor) -> None:
+        self._executors[kind] = executor
+
+    def executor(self, kind: str) -> Executor:
+        try:
+            return self._executors[kind]
+        except KeyError:
+            raise UnknownTarget(f"This worker runs no targets of the kind {kind!r}") from None
+
+    def known(self) -> list[str]:
+        """List the target keys that this worker may claim."""
+        kinds = [f"kind:{kind}" for kind in self._executors if kind != "celery"]
+        return sorted(name for name in self._app.tasks if may_be_target(name)) + sorted(kinds)
+
+
+def may_be_target(task_name: str) -> bool:
+    """Leave out names that are too long for the ledger, which would keep the worker from registering."""
+    return len(task_name) <= MAX_TASK_NAME and not task_name.startswith(("celery.", "beatkeeper."))

@@ -1,0 +1,177 @@
+"""Prepare the folder in which `make up` keeps its database, secrets and logs."""
+
+import fcntl
+import hashlib
+import os
+import pwd
+import secrets
+import subprocess
+from base64 import b64encode
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+SYSTEM_FOLDER = Path("/var/lib/beatkeeper")
+
+
+class CannotStart(Exception):
+    """Starting is impossible, for a reason that the user can remove."""
+
+
+class AlreadyRunning(CannotStart):
+    """Another process holds the lock file."""
+
+    def __init__(self, path: Path, pid: int | None) -> None:
+        super().__init__(f"{path.parent} is in use by another copy (process {pid or 'unknown'})")
+        self.pid = pid
+
+
+class Account(NamedTuple):
+    """A user to run programs as; PostgreSQL refuses to run as root."""
+
+    name: str
+    uid: int
+    gid: int
+
+    def can_enter(self, folder: Path) -> bool:
+        """Try to enter a folder: permissions, access lists and mounts all count."""
+        probe = ["/bin/sh", "-c", 'cd "$0"', str(folder)]
+        answer = subprocess.run(probe, capture_output=True, cwd="/", **as_account(self))
+        return answer.returncode == 0
+
+
+def as_account(account: Account | None) -> dict[str, Any]:
+    """Return the arguments of subprocess that change the user."""
+    return {"user": account.uid, "group": account.gid, "extra_groups": []} if account else {}
+
+
+def unprivileged_account() -> Account | None:
+    """Return the account that runs PostgreSQL; None unless we are root."""
+    if os.geteuid() != 0:
+        return None
+    for name in ("postgres", "nobody"):
+        with suppress(KeyError):
+            entry = pwd.getpwnam(name)
+            return Account(name, entry.pw_uid, entry.pw_gid)
+    raise CannotStart(
+        "PostgreSQL refuses to run as root and this machine has neither the user postgres nor nobody: "
+        "start as another user, or set DATABASE_URL"
+    )
+
+
+def choose(checkout: Path, wanted: str, account: Account | None) -> Path:
+    """Choose the wanted folder, else var/ in the checkout, else (root in a closed home) one of the system's.
+
+    No permission of an existing folder is changed to make one of them fit.
+    """
+    if wanted:
+        folder = Path(wanted).expanduser().absolute()
+        if account and not _prepare(folder, account):
+            who = f"the user {account.name}, who runs PostgreSQL there"
+            raise CannotStart(f"{folder} cannot be entered by {who}")
+    else:
+        folder = checkout / "var"
+        if account and not _prepare(folder, account):
+            digest = hashlib.sha256(bytes(checkout)).hexdigest()[:8]
+            folder = SYSTEM_FOLDER / f"{checkout.name}-{digest}"
+    _prepare(folder, account)
+    return folder
+
+
+def _prepare(folder: Path, account: Account | None) -> bool:
+    """Make sure that we can write there; return whether the account can enter it."""
+    try:
+        make_folder(folder, 0o755 if account else 0o700)
+        probe = folder / f".writable-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise CannotStart(
+            f"cannot write to {folder} ({error.strerror}): "
+            "name another folder with --state-dir or BEATKEEPER_STATE_DIR"
+        ) from None
+    return account is None or account.can_enter(folder)
+
+
+def make_folder(folder: Path, mode: int) -> None:
+    """Create a folder and the missing ones above it; existing ones keep their permissions."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    for path in reversed(missing):
+        path.mkdir(exist_ok=True)
+        path.chmod(mode)
+
+
+class LockFile:
+    """A lock of one living process. The system releases it however that process ends."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor = -1
+
+    def __enter__(self) -> Self:
+        self.take()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def take(self) -> None:
+        try:
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+        except PermissionError:
+            raise CannotStart(
+                f"{self.path} belongs to another user: "
+                "start as that user, or name another folder with --state-dir"
+            ) from None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise AlreadyRunning(self.path, self._written_pid()) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        """Release the lock and keep the file: removing it would let two processes lock two files of one name."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def holder(self) -> int | None:
+        """Return the process that holds the lock."""
+        try:
+            with LockFile(self.path):
+                return None
+        except AlreadyRunning as running:
+            return running.pid
+        except FileNotFoundError:
+            return None
+
+    def _written_pid(self) -> int | None:
+        text = self.path.read_text().strip()
+        return int(text) if text.isdigit() else None
+
+
+def secret_key(folder: Path) -> str:
+    """Return the secret key, created once: sessions and signatures survive a restart."""
+    return _kept(folder / "secret_key", lambda: secrets.token_urlsafe(48))
+
+
+def encryption_keys(folder: Path) -> str:
+    """Return the encryption keys; one is created.
+
+    Operators write further keys before it, separated by commas. Without this file, no secret of the database beside it
+    can be decrypted.
+    """
+    return _kept(folder / "encryption_keys", lambda: b64encode(secrets.token_bytes(32), b"-_").decode())
+
+
+def _kept(path: Path, make: Callable[[], str]) -> str:
+    if not path.exists():
+        new = path.with_name(f"{path.name}.{os.getpid()}")
+        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            file.write(make())
+        new.replace(path)
+    return path.read_text().strip()

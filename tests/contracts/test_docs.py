@@ -1,0 +1,72 @@
+"""Keep the documentation readable and whole: short lines, links that lead somewhere, every page listed."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import CHECKOUT
+
+MAX_LINE = 120
+PAGES = sorted([*(CHECKOUT / "docs").rglob("*.md"), *CHECKOUT.glob("*.md")])
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+# Paths of the checkout that prose and code name in backticks or plain words.
+NAMED_PAGE = re.compile(r"docs/[\w/-]+\.md")
+
+
+def prose(page: Path) -> str:
+    """Leave out code blocks, where brackets mean something else."""
+    return re.sub(r"^( *)```.*?^\1```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """Name the headings as GitHub does."""
+    headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    return {
+        re.sub(r"[^\w\- ]", "", heading.replace("`", "")).strip().lower().replace(" ", "-")
+        for heading in headings
+    }
+
+
+def broken_links(page: Path) -> Iterator[str]:
+    for target in LINK.findall(prose(page)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        there = (page.parent / path).resolve() if path else page
+        if not there.exists():
+            yield target
+        elif anchor and there.suffix == ".md" and anchor not in anchors(there):
+            yield target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
+def test_links_of_a_page_lead_somewhere(page: Path) -> None:
+    assert list(broken_links(page)) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
+def test_no_line_is_too_long(page: Path) -> None:
+    assert [
+        number for number, line in enumerate(page.read_text().splitlines(), 1) if len(line) > MAX_LINE
+    ] == []
+
+
+def test_the_index_leads_to_every_page() -> None:
+    indexes = [CHECKOUT / "docs" / "index.md", CHECKOUT / "docs" / "decisions" / "index.md"]
+    linked = {
+        (index.parent / target.partition("#")[0]).resolve()
+        for index in indexes
+        for target in LINK.findall(index.read_text())
+    }
+    assert {page for page in PAGES if page.is_relative_to(CHECKOUT / "docs")} - linked - {indexes[0]} == set()
+
+
+def test_pages_that_code_names_exist() -> None:
+    """Look into error texts, help and comments, which name pages by their path."""
+    folders = ("auditlog", "jobs", "runs", "scheduler_project", "tests")
+    files = [file for folder in folders for file in (CHECKOUT / folder).rglob("*.py")]
+    files += [CHECKOUT / name for name in ("Makefile", ".env.example", "docker-compose.yml", "Dockerfile")]
+    named = {(page, file) for file in files for page in NAMED_PAGE.findall(file.read_text())}
+    assert {(page, str(file)) for page, file in named if not (CHECKOUT / page).exists()} == set()

@@ -1,0 +1,275 @@
+"""Events reach their listeners after the commit, in one piece per pass, and no listener can do harm."""
+
+import logging
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.db import transaction
+
+from jobs.services.definition import edit_job
+from runs import events
+from runs.events import (
+    CallbacksMissed,
+    Event,
+    EventName,
+    JobParked,
+    QueuesStopped,
+    RunsCancelled,
+    RunsCreated,
+    RunsDied,
+    RunsLost,
+    RunsQueued,
+    WorkersExpired,
+    emit,
+    emit_on_commit,
+)
+from runs.models import DeadLetter
+from runs.reasons import Reason
+from runs.scheduler.dispatch.dispatch import dispatch_pool
+from runs.scheduler.partitions.lock_session import connect
+from runs.scheduler.recovery.dead_runs import announce_dead_runs
+from runs.scheduler.recovery.lost_attempts import fail as fail_claims
+from runs.scheduler.trigger import trigger
+from runs.scheduler.trigger.trigger import trigger_due
+from runs.services.runs import cancel_run, run_now
+from runs.states import LiveState
+from scheduler_project.sdk.ledger.postgres import PostgresLedger
+from tests.races.staging import Session, dsn
+from tests.runs.ledger.claims import DEAD, claim_next, failed, ledger, tell
+from tests.support.factories import make_due, make_job, make_run, make_worker, now, post_job
+
+__all__ = ["ledger"]
+pytestmark = pytest.mark.django_db(transaction=True)
+ALL = range(64)
+SECOND = timedelta(seconds=1)
+
+
+@pytest.fixture
+def heard() -> Iterator[list[Event]]:
+    """Collect what is emitted, in its order."""
+    found: list[Event] = []
+    events.listen(found.append)
+    yield found
+    events.stop_listening(found.append)
+
+
+@pytest.fixture
+def session() -> Iterator[Session]:
+    with connect(dsn(), "events", 30) as connection:
+        yield connection
+
+
+def of(heard: list[Event], kind: type[Event]) -> list[Any]:
+    return [event for event in heard if isinstance(event, kind)]
+
+
+class TestListeners:
+    def test_one_that_raises_stops_neither_the_others_nor_the_pass(
+        self, heard: list[Event], session: Session, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def broken(event: Event) -> None:
+            raise RuntimeError("the pager is away")
+
+        events.listen(broken)
+        events._listeners.insert(0, events._listeners.pop())
+        try:
+            make_due(make_job(), now() - SECOND)
+            assert trigger_due(session, ALL).runs == 1
+        finally:
+            events.stop_listening(broken)
+        assert of(heard, RunsCreated)
+        assert "a listener failed at run.created" in caplog.text and "the pager is away" in caplog.text
+
+    def test_one_that_is_added_twice_hears_once(self, heard: list[Event]) -> None:
+        events.listen(heard.append)
+        events.listen(heard.append)
+        emit(RunsQueued(pool_id=1, runs=2))
+        assert len(heard) == 1
+
+    def test_each_event_has_its_name_and_its_lines(self) -> None:
+        def kinds(kind: type[Event]) -> Iterator[type[Event]]:
+            for one in kind.__subclasses__():
+                yield one
+                yield from kinds(one)
+
+        assert sorted(kind.name for kind in kinds(Event)) == sorted(EventName)
+        assert list(RunsQueued(pool_id=1, runs=2).lines()) == ["run.queued pool_id=1 runs=2"]
+
+    def test_the_log_shows_a_line_for_each_run(self, caplog: pytest.LogCaptureFixture) -> None:
+        one, other = UUID(int=1), UUID(int=2)
+        emit(RunsLost(states={one: "delayed", other: "dead"}, line="The worker was lost."))
+        emit(CallbacksMissed(states={one: "dead"}))
+        assert [(record.levelname, record.message) for record in caplog.records] == [
+            ("WARNING", f"run {one} lost its attempt and is delayed: The worker was lost."),
+            ("WARNING", f"run {other} lost its attempt and is dead: The worker was lost."),
+            ("WARNING", f"run {one} got no callback in time and is dead"),
+        ]
+
+
+class TestAfterCommit:
+    def test_a_service_that_is_rolled_back_reports_nothing(self, heard: list[Event]) -> None:
+        job = post_job()
+        heard.clear()
+        with pytest.raises(ZeroDivisionError), transaction.atomic():
+            run_now(job)
+            1 / 0  # noqa: B018
+        assert not heard
+        run = run_now(job)
+        assert of(heard, RunsCreated) == [RunsCreated(trigger="manual", runs=1, run_ids=[run.pk])]
+
+    def test_a_service_reports_when_the_outermost_transaction_commits(self, heard: list[Event]) -> None:
+        with transaction.atomic():
+            emit_on_commit(RunsQueued(pool_id=1, runs=1))
+            assert not heard
+        assert len(heard) == 1
+
+    def test_a_pass_that_is_rolled_back_reports_nothing(
+        self, heard: list[Event], session: Session, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its last write fails, long after a job was parked and runs were made."""
+        make_due(make_job(), now() - SECOND)
+        make_due(make_job(spec={"schedule": {"cron": "no cron"}}), now() - SECOND)
+        monkeypatch.setattr(trigger, "_write_or_halve", fail_after(trigger._write_or_halve))
+        with pytest.raises(ZeroDivisionError):
+            trigger_due(session, ALL)
+        assert not heard
+        monkeypatch.undo()
+        assert trigger_due(session, ALL).parked == 1
+        assert [kind.name.value for kind in heard] == ["run.created", "job.parked"]
+
+    def test_it_reports_only_when_it_is_over(self, heard: list[Event], session: Session) -> None:
+        seen: list[int] = []
+
+        def look(event: Event) -> None:
+            seen.append(session.info.transaction_status)
+
+        events.listen(look)
+        try:
+            job = make_job()
+            make_due(job, now() - SECOND)
+            trigger_due(session, ALL)
+            dispatch_pool(session, job.pool_id, now())
+        finally:
+            events.stop_listening(look)
+        assert len(seen) == len(heard) >= 2 and set(seen) == {0}, "0: no transaction is open"
+
+    def test_an_edit_reports_what_it_triggers_once_it_commits(self, heard: list[Event]) -> None:
+        job = post_job(schedule={"every": 3600})
+        make_due(job, now() - SECOND)
+        heard.clear()
+        with transaction.atomic():
+            edit_job(job, {"schedule": {"every": 7200}})
+            assert not heard
+        assert of(heard, RunsCreated) == [RunsCreated(trigger="schedule", runs=1)]
+
+
+def fail_after(act: Any) -> Any:
+    def failing(*arguments: Any) -> None:
+        act(*arguments)
+        raise ZeroDivisionError
+
+    return failing
+
+
+class TestPasses:
+    def test_one_event_a_pass_however_many_runs(self, heard: list[Event], session: Session) -> None:
+        job = make_job()
+        for _ in range(3):
+            make_due(make_job(tenant=job.tenant, pool=job.pool), now() - SECOND)
+        trigger_due(session, ALL)
+        make_worker(job.pool, slots=10)
+        dispatch_pool(session, job.pool_id, now() + SECOND)
+        assert of(heard, RunsCreated) == [RunsCreated(trigger="schedule", runs=3)]
+        assert sum(event.runs for event in of(heard, RunsQueued)) <= 3
+
+    def test_a_queue_that_stops_is_reported_once(self, heard: list[Event], session: Session) -> None:
+        live = make_run(make_job())
+        for _ in range(2):
+            dispatch_pool(session, live.pool_id, now())
+        assert of(heard, QueuesStopped) == [
+            QueuesStopped(pool_id=live.pool_id, reasons={live.tenant_id: Reason.NO_LIVE_WORKER})
+        ]
+
+    def test_a_lost_attempt_is_reported_with_what_became_of_the_run(
+        self, heard: list[Event], session: Session
+    ) -> None:
+        live = make_run(make_job(), LiveState.RUNNING)
+        states = fail_claims(session, {live.pk: live.claim_seq}, "The worker was lost.")
+        assert of(heard, RunsLost) == [RunsLost(states=states, line="The worker was lost.")]
+        assert set(states) == {live.pk}
+        assert not of(heard, WorkersExpired)
+
+    def test_a_cancel_is_reported(self, heard: list[Event]) -> None:
+        live = make_run(make_job())
+        cancel_run(live.run, "enough")
+        assert of(heard, RunsCancelled) == [
+            RunsCancelled(ended=[live.pk], requested=[], reason=Reason.CANCELLED.noted("enough"))
+        ]
+
+    def test_a_job_that_cannot_be_planned_is_reported(self, heard: list[Event], session: Session) -> None:
+        job = make_job(spec={"schedule": {"cron": "no cron"}})
+        make_due(job, now() - SECOND)
+        trigger_due(session, ALL)
+        [parked] = of(heard, JobParked)
+        assert parked.job_id == job.pk and "cannot be reckoned" in parked.note
+
+
+class TestDeadRuns:
+    def test_a_run_that_dies_in_a_worker_is_reported_once(
+        self, heard: list[Event], session: Session, ledger: PostgresLedger
+    ) -> None:
+        live = make_run(post_job(), LiveState.QUEUED)
+        claim = claim_next(ledger, live.run.job)
+        assert claim is not None
+        tell(ledger, claim, failed(), DEAD)
+        assert (announce_dead_runs(session), announce_dead_runs(session)) == (1, 0)
+        [died] = of(heard, RunsDied)
+        [dead] = died.dead
+        assert (dead.run_id, dead.job_id, dead.tenant_id) == (live.pk, live.job_id, live.tenant_id)
+        assert dead.error_type and dead.fingerprint
+        assert DeadLetter.objects.get().announced
+
+    def test_one_whose_report_was_not_noted_is_reported_again(
+        self, heard: list[Event], session: Session, ledger: PostgresLedger, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        live = make_run(post_job(), LiveState.QUEUED)
+        claim = claim_next(ledger, live.run.job)
+        assert claim is not None
+        tell(ledger, claim, failed(), DEAD)
+        monkeypatch.setattr("runs.scheduler.recovery.dead_runs.change", fail_after(lambda *_: None))
+        with pytest.raises(ZeroDivisionError):
+            announce_dead_runs(session)
+        monkeypatch.undo()
+        announce_dead_runs(session)
+        assert len(of(heard, RunsDied)) == 2
+
+    def test_one_that_a_listener_could_not_accept_is_reported_again(
+        self, heard: list[Event], session: Session
+    ) -> None:
+        from tests.support.factories import make_dead
+
+        make_dead(make_job())
+        calls: list[Event] = []
+
+        def away_at_first(event: Event) -> None:
+            calls.append(event)
+            if len(calls) == 1:
+                raise ConnectionError("the pager is away")
+
+        events.listen(away_at_first)
+        try:
+            assert [announce_dead_runs(session) for _ in range(3)] == [1, 1, 0]
+        finally:
+            events.stop_listening(away_at_first)
+        assert len(calls) == 2
+
+    def test_the_log_names_it(self, caplog: pytest.LogCaptureFixture, session: Session) -> None:
+        caplog.set_level(logging.INFO, "runs.events")
+        from tests.support.factories import make_dead
+
+        run = make_dead(make_job())
+        announce_dead_runs(session)
+        assert f"run {run.pk} of job {run.job_id} is dead" in caplog.text

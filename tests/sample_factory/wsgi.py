@@ -1,5 +1,0 @@
-"""For `celery -A tests.sample_factory.wsgi.celery`: who imports it has an application."""
-
-from .extensions import celery
-
-celery.application = "made by wsgi"  # type: ignore[attr-defined]
