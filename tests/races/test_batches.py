@@ -80,7 +80,7 @@ def test_a_cancel_that_meets_a_batch_waits_and_asks_the_worker(
     ):
         wait_until_somebody_waits_for(other)
         other.commit()
-        assert cancel.result(timeout=10).requested == runs[1:2]
+        assert cancel.result(timeout=60).requested == runs[1:2]
         canceller.commit()
     assert LiveRun.objects.get(pk=runs[1]).cancel_requested_at is not None
 
@@ -109,7 +109,7 @@ def test_an_ask_that_is_still_under_way_is_not_doubled_by_its_repetition(
         wait_until_somebody_waits_for(other)
         other.commit()
         with pytest.raises(LedgerUnavailable):
-            again.result(timeout=10)
+            again.result(timeout=60)
     claims = once_it_answers(lambda: ledger.claim(ask, again=True))
     assert [claim.run_id for claim in claims] == runs[:3]
     assert LiveRun.objects.filter(state=LiveState.RUNNING).count() == 3
@@ -125,7 +125,7 @@ def test_a_batch_that_meets_the_loss_of_one_of_its_runs_tells_the_others(
     with meanwhile(lambda: ledger.report(ends(claims)).states) as report:
         wait_until_somebody_waits_for(other)
         other.commit()
-        assert report.result(timeout=10) == ["succeeded", "delayed", "succeeded"], (
+        assert report.result(timeout=60) == ["succeeded", "delayed", "succeeded"], (
             "what rescue decided stands"
         )
 
@@ -138,7 +138,7 @@ def test_a_batch_told_twice_at_once_is_one_attempt_of_each(
     with meanwhile(lambda: ledger.report(ends(claims)).states) as second:
         wait_until_somebody_waits_for(other)
         other.commit()
-        assert second.result(timeout=10) == ["succeeded"] * 3
+        assert second.result(timeout=60) == ["succeeded"] * 3
     assert Attempt.objects.count() == 3
 
 
@@ -154,4 +154,4 @@ def test_reports_lock_in_the_order_of_ids_whatever_order_they_are_told_in(
         # It waits for the first and holds none of those behind it.
         other.execute(lock, [claims[2].run_id])
         other.commit()
-        assert report.result(timeout=10) == ["succeeded"] * 3
+        assert report.result(timeout=60) == ["succeeded"] * 3

@@ -60,7 +60,7 @@ def test_two_failures_reported_at_once_are_two(ledger: Ledger, job: Job) -> None
         with meanwhile(lambda: tell(ledger, two, failed(), DEAD)) as report:
             wait_until_somebody_waits_for(first)
             first.commit()
-            assert report.result(timeout=10) == "dead"
+            assert report.result(timeout=60) == "dead"
     assert (Breaker.objects.get().state, Breaker.objects.get().failures) == (BreakerState.OPEN, 2)
 
 
@@ -90,7 +90,7 @@ def test_a_failure_of_the_probe_that_meets_a_person_who_closes_opens_nothing_twi
         with meanwhile(lambda: breakers.close_breaker(job, "fixed")) as person:
             wait_until_somebody_waits_for(reporter)
             reporter.commit()
-            assert person.result(timeout=10).state == BreakerState.CLOSED
+            assert person.result(timeout=60).state == BreakerState.CLOSED
     states = LiveRun.objects.filter(pk__in=[run.pk for run in waiting]).values_list("state", flat=True)
     assert set(states) == {"ready"}
 
@@ -108,7 +108,7 @@ def test_a_probe_that_succeeds_while_another_is_chosen_leaves_no_run_behind(
             wait_until_somebody_waits_for(first)
             assert Breaker.objects.get().probe == probe.run_id, "it is under way: no other is chosen"
             sweeping.close()
-            assert report.result(timeout=10) == "succeeded"
+            assert report.result(timeout=60) == "succeeded"
     assert Breaker.objects.get().state == BreakerState.CLOSED
     assert LiveRun.objects.filter(state="ready").count() == 3
 

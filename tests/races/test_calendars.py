@@ -52,7 +52,7 @@ def test_an_edit_waits_for_a_job_that_is_being_planned_and_finds_it(calendar: Ca
         with meanwhile(closing(calendar, noon)) as edit:
             wait_until_somebody_waits_for(first)
             let_go(first)
-            edit.result(timeout=10)
+            edit.result(timeout=60)
     assert next_of(job) == noon
     rearm_all()
     assert next_of(job) == noon + DAY
@@ -68,7 +68,7 @@ def test_a_job_that_takes_up_a_calendar_while_it_is_edited_plans_by_the_new_edit
         with meanwhile(lambda: edit_job(job, {"schedule": AT_NOON})) as edit:
             wait_until_somebody_waits_for(first)
             let_go(first)
-            edit.result(timeout=10)
+            edit.result(timeout=60)
     assert next_of(job) == noon + DAY
 
 
@@ -77,7 +77,7 @@ def test_jobs_are_planned_side_by_side(calendar: Calendar) -> None:
     with held_open():
         create_job(calendar.tenant, job_spec(schedule=AT_NOON))
         with meanwhile(lambda: create_job(calendar.tenant, job_spec(schedule=AT_NOON))) as second:
-            assert second.result(timeout=10).pk
+            assert second.result(timeout=60).pk
 
 
 def test_a_pass_that_meets_an_edit_of_a_job_comes_wholly_after_it(calendar: Calendar) -> None:
@@ -91,7 +91,7 @@ def test_a_pass_that_meets_an_edit_of_a_job_comes_wholly_after_it(calendar: Cale
         with meanwhile(rearm_all) as pass_over:
             wait_until_somebody_waits_for(first)
             let_go(first)
-            pass_over.result(timeout=10)
+            pass_over.result(timeout=60)
     assert next_of(job) == noon + DAY + timedelta(minutes=30)
 
 
@@ -103,11 +103,11 @@ def test_a_pass_that_meets_a_resume_sets_the_clock_after_it(calendar: Calendar) 
     with held_open() as first:
         resume_job(job)
         with meanwhile(closing(calendar, noon)) as edit:
-            edit.result(timeout=10)
+            edit.result(timeout=60)
         with meanwhile(rearm_all) as pass_over:
             wait_until_somebody_waits_for(first)
             let_go(first)
-            pass_over.result(timeout=10)
+            pass_over.result(timeout=60)
     assert next_of(job) == noon + DAY
 
 
@@ -118,11 +118,11 @@ def test_a_pass_that_meets_the_trigger_keeps_its_run(calendar: Calendar) -> None
     with second_connection() as scheduler, scheduler.transaction():
         assert trigger_due(scheduler, range(JOB_SLICES)).runs == 1
         with meanwhile(closing(calendar, noon)) as edit:
-            edit.result(timeout=10)
+            edit.result(timeout=60)
         with meanwhile(rearm_all) as pass_over:
             wait_until_somebody_waits_for(scheduler)
             let_go(scheduler)
-            pass_over.result(timeout=10)
+            pass_over.result(timeout=60)
     assert Run.objects.get(job=job).pk == run_id(job.pk, planned)
     assert next_of(job) == noon + DAY
 
@@ -136,9 +136,9 @@ def test_an_edit_during_a_pass_begins_anew(calendar: Calendar) -> None:
         with meanwhile(rearm_calendars) as pass_over:
             wait_until_somebody_waits_for(first)
             with meanwhile(closing(calendar, noon, noon + DAY)) as edit:
-                edit.result(timeout=10)
+                edit.result(timeout=60)
             let_go(first)
-            assert pass_over.result(timeout=10) == 1
+            assert pass_over.result(timeout=60) == 1
     calendar.refresh_from_db()
     assert (calendar.edition, calendar.rearmed_to) == (3, NO_JOB)
     rearm_all()
@@ -152,7 +152,7 @@ def test_a_held_job_stops_a_pass_for_a_moment_and_is_not_forgotten(calendar: Cal
     with held_open():
         JobClock.objects.select_for_update().get(job=jobs[1])
         with meanwhile(rearm_calendars) as pass_over:
-            assert pass_over.result(timeout=10) == 1
+            assert pass_over.result(timeout=60) == 1
     calendar.refresh_from_db()
     assert calendar.rearmed_to == jobs[0].pk
     rearm_all()
@@ -186,7 +186,7 @@ def test_a_calendar_deleted_while_a_job_takes_it_up_stays(calendar: Calendar) ->
             wait_until_somebody_waits_for(first)
             let_go(first)
             with pytest.raises(InUse, match="jobs plan by"):
-                delete.result(timeout=10)
+                delete.result(timeout=60)
     calendar.refresh_from_db()
     assert calendar.deleted_at is None
 
@@ -199,7 +199,7 @@ def test_a_job_that_takes_up_a_calendar_while_it_is_deleted_is_refused(calendar:
             wait_until_somebody_waits_for(first)
             let_go(first)
             with pytest.raises(InvalidInput, match="there is no calendar"):
-                create.result(timeout=10)
+                create.result(timeout=60)
     assert Job.objects.count() == 1
 
 
@@ -209,6 +209,6 @@ def test_two_edits_at_once_both_count(calendar: Calendar) -> None:
         with meanwhile(lambda: edit_calendar(calendar, {"timezone": "Europe/Berlin"})) as second:
             wait_until_somebody_waits_for(first)
             let_go(first)
-            second.result(timeout=10)
+            second.result(timeout=60)
     calendar.refresh_from_db()
     assert (calendar.edition, calendar.timezone, len(calendar.dates)) == (3, "Europe/Berlin", 1)

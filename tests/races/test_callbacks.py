@@ -51,7 +51,7 @@ def test_a_callback_that_meets_the_report_of_the_202_waits_for_it_and_ends_the_r
         with meanwhile(lambda: complete(claim, token)) as callback:
             wait_until_somebody_waits_for(worker)
             worker.commit()
-            assert callback.result(timeout=10)["state"] == "succeeded"
+            assert callback.result(timeout=60)["state"] == "succeeded"
     assert Run.objects.get().ended_from == "waiting_callback"
     assert (Attempt.objects.count(), LiveRun.objects.count()) == (1, 0)
 
@@ -67,7 +67,7 @@ def test_the_report_of_a_202_that_meets_the_callback_waits_for_it_and_changes_no
         ) as report:
             wait_until_somebody_waits_for(web)
             web.commit()
-            report.result(timeout=10)
+            report.result(timeout=60)
     assert Run.objects.get().state == "succeeded"
     assert (Attempt.objects.get().callback_content, LiveRun.objects.count()) == ("c" * 64, 0)
 
@@ -80,7 +80,7 @@ def test_of_a_callback_and_a_missed_deadline_the_first_ends_the_attempt(ledger: 
         with meanwhile(give_up) as rescue:
             wait_until_somebody_waits_for(web)
             web.commit()
-            rescue.result(timeout=10)
+            rescue.result(timeout=60)
     assert Run.objects.get().state == "succeeded"
     assert Attempt.objects.get().outcome == "succeeded"
 
@@ -105,7 +105,7 @@ def test_a_callback_after_a_missed_deadline_is_told_so(ledger: Ledger) -> None:
         with meanwhile(lambda: complete(claim, token)) as callback:
             wait_until_somebody_waits_for(rescue)
             rescue.commit()
-            assert callback.result(timeout=10) == "callback_over"
+            assert callback.result(timeout=60) == "callback_over"
     assert LiveRun.objects.get().state == LiveState.DELAYED
     assert Attempt.objects.get().outcome == "timeout"
 
@@ -117,7 +117,7 @@ def test_a_callback_that_meets_a_cancel_is_told_so(ledger: Ledger) -> None:
         with meanwhile(lambda: complete(claim, token)) as callback:
             wait_until_somebody_waits_for(web)
             web.commit()
-            assert callback.result(timeout=10) == "callback_over"
+            assert callback.result(timeout=60) == "callback_over"
     assert Run.objects.get().state == "cancelled"
 
 
@@ -128,7 +128,7 @@ def test_a_cancel_that_meets_a_callback_finds_the_run_ended(ledger: Ledger) -> N
         with second_connection() as other, meanwhile(lambda: _cancel(other, claim)) as cancel:
             wait_until_somebody_waits_for(web)
             web.commit()
-            assert cancel.result(timeout=10) == Cancelled([], [])
+            assert cancel.result(timeout=60) == Cancelled([], [])
             other.commit()
     assert Run.objects.get().state == "succeeded"
 
@@ -167,7 +167,7 @@ def test_two_callbacks_of_a_job_with_a_limit_let_one_more_go_each(ledger: Ledger
 
 
 def _state(callback: "Future[Any]") -> Any:
-    told = callback.result(timeout=10)
+    told = callback.result(timeout=60)
     return told["state"] if isinstance(told, dict) else told
 
 

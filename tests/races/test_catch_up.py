@@ -87,7 +87,7 @@ def test_a_run_that_somebody_inserted_meanwhile_is_found_by_its_key(first: Sessi
             wait_until_somebody_waits_for(holder)
             holder.execute("COMMIT")
             holder.execute("BEGIN")
-            assert stepping.result(timeout=10).runs == 0
+            assert stepping.result(timeout=60).runs == 0
     assert planned(job) == times[:1]
 
 
@@ -102,7 +102,7 @@ def test_a_job_that_ends_during_a_step_ends_what_the_step_made(
     with meanwhile(lambda: end(job)) as ending:
         wait_until_somebody_waits_for(first)
         first.execute("COMMIT")
-        ending.result(timeout=10)
+        ending.result(timeout=60)
     assert not LiveRun.objects.filter(job=job).exists()
     let_pace_pass()
     assert catch_up_once(first, ALL).runs == 0
@@ -150,7 +150,7 @@ class TestSuspensions:
         ) as lifting:
             wait_until_somebody_waits_for(first)
             first.execute("COMMIT")
-            lifting.result(timeout=10)
+            lifting.result(timeout=60)
         assert (catch_up_once(first, ALL).settled, catch_up_once(first, ALL).ended) == (1, 1)
         assert outcomes(job, times) == [1, 1, 1]
 
@@ -179,7 +179,7 @@ class TestSuspensions:
             wait_until_somebody_waits_for(first)
             assert trigger_due(second, ALL).spans == 0
             first.execute("COMMIT")
-            lifting.result(timeout=10)
+            lifting.result(timeout=60)
         assert trigger_due(second, ALL).spans == 1
         assert outcomes(job, times) == outcomes(later, later_times) == [1, 1, 1]
 
@@ -211,7 +211,7 @@ class TestSuspensions:
         with meanwhile(lambda: edit_job(job, {"schedule": {"every": 60}})) as editing:
             wait_until_somebody_waits_for(first)
             first.execute("COMMIT")
-            editing.result(timeout=10)
+            editing.result(timeout=60)
         assert outcomes(job, times) == [1, 1, 1]
         assert MissedSpan.objects.get(job=job, suspension=suspension).to_at == times[1]
 

@@ -222,7 +222,7 @@ class TestEditsOfALimit:
         with meanwhile(lambda: edit_job(job, {"max_concurrency": 1})) as edit:
             wait_until_somebody_waits_for(first)
             first.execute("COMMIT")
-            edit.result(timeout=10)
+            edit.result(timeout=60)
         for left in (2, 1):
             _end_one(ledger, job)
             assert dispatch_pool(second, job.pool_id, now()).queued == 0

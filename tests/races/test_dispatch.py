@@ -165,7 +165,7 @@ def test_what_a_dispatch_is_about_to_mark_is_left_alone_by_others(first: Session
         wait_until_somebody_waits_for(first)
         assert mark_queued(first, [ctid]) == 1
         first.execute("COMMIT")
-        assert cancelling.result(timeout=10).ended == [run.pk]
+        assert cancelling.result(timeout=60).ended == [run.pk]
     assert Run.objects.get(pk=run.pk).ended_from == "queued"
 
 
@@ -181,7 +181,7 @@ def test_a_report_that_meets_a_dispatch_releases_what_was_blocked_meanwhile(
     with meanwhile(lambda: tell(ledger, claim, succeeded(), SUCCESS)) as report:
         wait_until_somebody_waits_for(first)
         first.execute("COMMIT")
-        assert report.result(timeout=10) == "succeeded"
+        assert report.result(timeout=60) == "succeeded"
     assert state(job) == ["ready"]
 
 
@@ -220,7 +220,7 @@ def test_a_cancel_that_meets_a_claim_waits_and_asks_the_worker(first: Session, s
     with meanwhile(lambda: cancel_live_runs(second, [run.pk], "enough")) as cancelling:
         wait_until_somebody_waits_for(first)
         first.execute("COMMIT")
-        assert cancelling.result(timeout=10).requested == [run.pk]
+        assert cancelling.result(timeout=60).requested == [run.pk]
     run.refresh_from_db()
     assert run.cancel_requested_at is not None
 
@@ -259,7 +259,7 @@ def test_a_rescue_that_meets_a_report_waits_and_takes_nothing(
     with meanwhile(lambda: fail_claims(second, {claim.run_id: claim.claim_seq}, "lost")) as losing:
         wait_until_somebody_waits_for(first)
         first.execute("COMMIT")
-        assert losing.result(timeout=10) == {}
+        assert losing.result(timeout=60) == {}
     assert not Attempt.objects.exists()
 
 

@@ -80,7 +80,7 @@ class TestTriggerAndReport:
         with meanwhile(lambda: tell(ledger, claim, succeeded(), SUCCESS)) as report:
             wait_until_somebody_waits_for(first)
             first.execute("COMMIT")
-            assert report.result(timeout=10) == "succeeded"
+            assert report.result(timeout=60) == "succeeded"
         assert unfinished(job) == [("ready", "")]
 
     @pytest.mark.parametrize("policy", ["buffer_one", "cancel_other"])
@@ -113,7 +113,7 @@ class TestTriggerAndReport:
         with meanwhile(lambda: tell(ledger, claim, succeeded(), SUCCESS)) as report:
             wait_until_somebody_waits_for(first)
             first.execute("COMMIT")
-            assert report.result(timeout=10) == "succeeded"
+            assert report.result(timeout=60) == "succeeded"
         assert unfinished(job) == [("ready", "")]
 
     def test_an_edit_settles_what_is_due_after_the_report(self, first: Session, ledger: Ledger) -> None:
@@ -126,7 +126,7 @@ class TestTriggerAndReport:
         with meanwhile(lambda: edit_job(job, {"schedule": {"every": 3600}})) as edit:
             wait_until_somebody_waits_for(first)
             first.execute("COMMIT")
-            edit.result(timeout=10)
+            edit.result(timeout=60)
         assert unfinished(job) == [("ready", "")]
 
 
@@ -142,7 +142,7 @@ class TestReportAndReport:
             wait_until_somebody_waits_for(first)
             assert release_waiting(first, [job.pk]) == 0
             first.execute("COMMIT")
-            report.result(timeout=10)
+            report.result(timeout=60)
         assert unfinished(job) == [("blocked", "overlap"), ("ready", "")]
         assert LiveRun.objects.get(pk=oldest.pk).state == "ready"
 
@@ -157,7 +157,7 @@ class TestReportAndReport:
         with meanwhile(lambda: tell(ledger, claims[1], succeeded(), SUCCESS)) as report:
             wait_until_somebody_waits_for(first)
             first.execute("COMMIT")
-            report.result(timeout=10)
+            report.result(timeout=60)
         assert unfinished(job) == [("blocked", "overlap"), ("delayed", "retry")]
 
 
@@ -174,7 +174,7 @@ class TestCancelAndReport:
             with meanwhile(lambda: tell(ledger, claim, succeeded(), SUCCESS)) as report:
                 wait_until_somebody_waits_for(canceller)
                 canceller.commit()
-                report.result(timeout=10)
+                report.result(timeout=60)
         assert unfinished(job) == [("ready", "")]
 
     def test_a_cancel_waits_for_the_report_of_the_other_run(self, first: Session, ledger: Ledger) -> None:
@@ -187,7 +187,7 @@ class TestCancelAndReport:
         with meanwhile(lambda: cancel_run(other.run)) as cancel:
             wait_until_somebody_waits_for(first)
             first.execute("COMMIT")
-            cancel.result(timeout=10)
+            cancel.result(timeout=60)
         assert unfinished(job) == [("ready", "")]
 
     def test_a_cancel_of_what_waits_meets_its_release(self, first: Session, ledger: Ledger) -> None:
@@ -201,7 +201,7 @@ class TestCancelAndReport:
         with meanwhile(lambda: cancel_run(released.run)) as cancel:
             wait_until_somebody_waits_for(first)
             first.execute("COMMIT")
-            cancel.result(timeout=10)
+            cancel.result(timeout=60)
         assert Run.objects.get(pk=released.pk).state == "cancelled"
         assert unfinished(job) == [("ready", "")]
 
@@ -261,7 +261,7 @@ class TestReleaseAndTrigger:
         with meanwhile(lambda: release_waiting(second, [job.pk])) as other:
             wait_until_somebody_waits_for(first)
             first.execute("COMMIT")
-            assert other.result(timeout=10) == 0
+            assert other.result(timeout=60) == 0
 
     def test_what_an_edit_lets_go_is_let_go_once(self, first: Session, second: Session) -> None:
         job = job_with("buffer_all")
@@ -271,7 +271,7 @@ class TestReleaseAndTrigger:
         with meanwhile(lambda: release_waiting(second, [job.pk])) as other:
             wait_until_somebody_waits_for(first)
             first.execute("COMMIT")
-            assert other.result(timeout=10) == 0
+            assert other.result(timeout=60) == 0
         assert unfinished(job) == [("ready", "")]
 
 
@@ -330,7 +330,7 @@ class TestEndingOthers:
         with meanwhile(lambda: tell(ledger, claim, failed(), Verdict("delayed", 5.0))) as report:
             wait_until_somebody_waits_for(first)
             first.execute("COMMIT")
-            assert report.result(timeout=10) == "cancelled"
+            assert report.result(timeout=60) == "cancelled"
         assert unfinished(job) == [("ready", "")]
 
     def test_an_edit_waits_for_whoever_has_a_run_that_is_to_end(self, first: Session) -> None:
@@ -342,7 +342,7 @@ class TestEndingOthers:
         with meanwhile(lambda: edit_job(job, {"schedule": {"every": 3600}})) as edit:
             wait_until_somebody_waits_for(first)
             first.execute("COMMIT")
-            edit.result(timeout=10)
+            edit.result(timeout=60)
         assert unfinished(job) == [("ready", "")]
         assert Run.objects.get(pk=earlier.pk).state == "cancelled"
 
@@ -396,7 +396,7 @@ class TestRescue:
             wait_until_somebody_waits_for(first)
             first.execute("COMMIT")
             # The attempt that rescue ended is answered for, and nothing is let go a second time.
-            assert report.result(timeout=10) == "dead"
+            assert report.result(timeout=60) == "dead"
         assert unfinished(job) == [("ready", "")]
 
     def test_a_wake_up_steps_over_a_run_that_somebody_hurries(self, first: Session, second: Session) -> None:
@@ -423,7 +423,7 @@ class TestEdits:
             with meanwhile(lambda: tell(ledger, claim, succeeded(), SUCCESS)) as report:
                 wait_until_somebody_waits_for(other)
                 other.commit()
-                assert report.result(timeout=10) == "succeeded"
+                assert report.result(timeout=60) == "succeeded"
         assert unfinished(job) == [("ready", "")]
 
     def test_an_edit_waits_for_a_report_and_keeps_the_gate_while_runs_wait(
@@ -438,7 +438,7 @@ class TestEdits:
         with meanwhile(lambda: edit_job(job, {"overlap": "skip"})) as edit:
             wait_until_somebody_waits_for(first)
             first.execute("COMMIT")
-            edit.result(timeout=10)
+            edit.result(timeout=60)
         assert unfinished(job) == [("blocked", "overlap"), ("ready", "")]
         LiveRun.objects.filter(job=job, state="ready").update(state="queued")
         claim = claim_next(ledger, job)  # type: ignore[assignment]

@@ -40,7 +40,7 @@ def test_an_edit_that_meets_a_trigger_comes_wholly_after_it() -> None:
             with meanwhile(lambda: edit_job(job, {"schedule": {"every": 3600}})) as edit:
                 wait_until_somebody_waits_for(scheduler)
                 let_go(scheduler)
-                edited = edit.result(timeout=10)
+                edited = edit.result(timeout=60)
     run = Run.objects.get(job=job)
     assert (run.pk, run.version) == (run_id(job.pk, planned), 1)
     assert clock(job).next_run_at == edited.spec.anchor_at + timedelta(hours=1)
@@ -71,7 +71,7 @@ def test_a_pause_that_meets_a_trigger_keeps_its_run_and_suspensions_the_clock() 
         with meanwhile(lambda: pause_job(job)) as pause:
             wait_until_somebody_waits_for(scheduler)
             let_go(scheduler)
-            pause.result(timeout=10)
+            pause.result(timeout=60)
     assert clock(job).next_run_at is None and Run.objects.filter(job=job).count() == 1
 
 
@@ -82,7 +82,7 @@ def test_two_edits_at_once_both_count() -> None:
         with meanwhile(lambda: edit_job(job, {"retry": {"max_attempts": 9}})) as second:
             wait_until_somebody_waits_for(first)
             let_go(first)
-            second.result(timeout=10)
+            second.result(timeout=60)
     job.refresh_from_db()
     assert job.version == 3 and JobVersion.objects.filter(job=job).count() == 3
     assert (job.spec.timeout_ms, job.spec.retry["max_attempts"]) == (10_000, 9)
@@ -97,7 +97,7 @@ def test_of_two_creations_with_one_name_the_second_is_told() -> None:
             wait_until_somebody_waits_for(first)
             let_go(first)
             with pytest.raises(DuplicateName):
-                second.result(timeout=10)
+                second.result(timeout=60)
     assert Job.objects.filter(name="settle").count() == 1
     assert JobVersion.objects.count() == JobClock.objects.count() == 2
     assert AuditEntry.objects.filter(action="job.created").count() == 2
@@ -111,7 +111,7 @@ def test_of_two_creations_the_second_stands_when_the_first_fails() -> None:
         with meanwhile(lambda: create_job(tenant, job_spec(name="settle"))) as second:
             wait_until_somebody_waits_for(first)
             let_go(first, "ROLLBACK")
-            made = second.result(timeout=10)
+            made = second.result(timeout=60)
     assert Job.objects.get(name="settle").pk == made.pk
 
 
@@ -126,7 +126,7 @@ def test_a_cancel_that_meets_a_claim_asks_the_worker_to_stop() -> None:
         with meanwhile(lambda: cancel_run(Run.objects.get(pk=run.pk), "suspension")) as cancel:
             wait_until_somebody_waits_for(worker)
             worker.commit()
-            assert cancel.result(timeout=10).state is None
+            assert cancel.result(timeout=60).state is None
     live = LiveRun.objects.get(pk=run.pk)
     assert (live.state, live.cancel_reason) == ("running", "cancelled: suspension")
     assert AuditEntry.objects.get(object_id=str(run.pk)).action == "run.cancel_requested"
@@ -161,7 +161,7 @@ def test_a_cancel_that_meets_the_report_of_a_success_comes_too_late(ledger: Ledg
             )
             reporter.commit()
             with pytest.raises(RunIsFinal):
-                cancel.result(timeout=10)
+                cancel.result(timeout=60)
     assert tell(ledger, claim, succeeded(), SUCCESS) is None
     assert Run.objects.get(pk=run.pk).state == "succeeded"
 
@@ -177,7 +177,7 @@ def test_a_request_repeated_while_the_first_is_done_gets_the_same_run() -> None:
         ) as again:
             wait_until_somebody_waits_for(first)
             let_go(first)
-            repeated = again.result(timeout=10)
+            repeated = again.result(timeout=60)
     assert answer.status_code == repeated.status_code == 201
     assert answer.json() == repeated.json() and repeated["Idempotency-Replayed"] == "true"
     assert Run.objects.filter(job=job).count() == LiveRun.objects.filter(job=job).count() == 1
@@ -192,7 +192,7 @@ def test_a_repeated_request_is_done_when_the_first_fails() -> None:
         with meanwhile(lambda: caller.post(f"jobs/{job.pk}/run", {}, Idempotency_Key="one")) as again:
             wait_until_somebody_waits_for(first)
             let_go(first, "ROLLBACK")
-            repeated = again.result(timeout=10)
+            repeated = again.result(timeout=60)
     assert repeated.status_code == 201 and "Idempotency-Replayed" not in repeated
     assert str(Run.objects.get(job=job).pk) == repeated.json()["id"]
     assert IdempotentRequest.objects.count() == 1
@@ -205,7 +205,7 @@ def test_a_job_cancelled_while_a_run_is_asked_for_ends_that_run_too() -> None:
         with meanwhile(lambda: cancel_job(job)) as cancel:
             wait_until_somebody_waits_for(asking)
             let_go(asking)
-            cancel.result(timeout=10)
+            cancel.result(timeout=60)
     assert Run.objects.get(pk=run.pk).state == "cancelled" and not LiveRun.objects.exists()
 
 
@@ -217,7 +217,7 @@ def test_a_run_asked_for_while_the_job_is_cancelled_is_refused() -> None:
             wait_until_somebody_waits_for(cancelling)
             let_go(cancelling)
             with pytest.raises(JobNotRunnable):
-                asking.result(timeout=10)
+                asking.result(timeout=60)
     assert Job.objects.get(pk=job.pk).status == JobStatus.CANCELLED and not Run.objects.exists()
 
 
@@ -231,7 +231,7 @@ def test_a_retry_that_meets_the_wake_up_of_the_run_is_refused_and_not_doubled() 
             wait_until_somebody_waits_for(rescue)
             rescue.commit()
             with pytest.raises(Exception, match="the run is ready"):
-                retry.result(timeout=10)
+                retry.result(timeout=60)
     assert Run.objects.count() == LiveRun.objects.count() == 1
 
 
@@ -246,4 +246,4 @@ def test_an_edit_that_finds_its_job_in_a_retrys_hands_has_not_taken_the_gate() -
             wait_until_somebody_waits_for(retrying)
             assert fetch("lock_live_run", id=run.pk)
             let_go(retrying)
-            assert edit.result(timeout=10).priority == 900
+            assert edit.result(timeout=60).priority == 900

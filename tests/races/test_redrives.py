@@ -35,7 +35,7 @@ def test_of_two_who_redrive_one_run_the_second_is_told_of_the_first(job: Job) ->
         with meanwhile(lambda: dead_letters.redrive(job.tenant, [dead.pk])) as second:
             wait_until_somebody_waits_for(holder)
             django_connection.connection.commit()
-            done = second.result(timeout=10)
+            done = second.result(timeout=60)
     assert (done.runs, redriven()) == ({}, 1)
     assert str(first.runs[dead.pk].pk) in done.refused[dead.pk].detail
 
@@ -48,7 +48,7 @@ def test_a_person_dismisses_what_a_redrive_has_in_its_hands(job: Job) -> None:
         person.execute("SELECT FROM beatkeeper_dead_letter WHERE run_id = %s FOR UPDATE", [dead.pk])
         person.execute("UPDATE beatkeeper_dead_letter SET decision = 'dismissed', decided_at = now()")
         with meanwhile(redrives.work_off) as step:
-            step.result(timeout=10)
+            step.result(timeout=60)
         group.refresh_from_db()
         assert (group.made, group.refused, group.state) == (0, 0, RedriveState.WORKING), "it comes again"
         person.commit()
@@ -64,7 +64,7 @@ def test_two_schedulers_at_one_redrive_take_turns(job: Job) -> None:
     with transaction.atomic():
         made = redrives.step(group.pk)
         with meanwhile(redrives.work_off) as other:
-            assert other.result(timeout=10) == 0, "the row is in the other's hands"
+            assert other.result(timeout=60) == 0, "the row is in the other's hands"
     assert made == redriven() >= 1
     while Redrive.objects.get().state == RedriveState.WORKING:
         Redrive.objects.update(next_at=now())
@@ -86,7 +86,7 @@ def test_a_scheduler_killed_in_the_middle_of_a_step_leaves_nothing_of_it(job: Jo
             redrives.step(group.pk)
 
     with meanwhile(killed) as death, pytest.raises(Exception, match="terminat|closed"):
-        death.result(timeout=10)
+        death.result(timeout=60)
     group.refresh_from_db()
     assert (group.made, redriven(), DeadLetter.objects.get().decision) == (0, 0, "")
     assert redrives.work_off() == 1

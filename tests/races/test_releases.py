@@ -60,7 +60,7 @@ def test_a_cancel_waits_for_a_release_and_ends_the_run_all_the_same(
     with meanwhile(lambda: transitions.cancel_live_runs(second, [run.pk], "not needed")) as cancel:
         wait_until_somebody_waits_for(first)
         first.execute("COMMIT")
-        assert cancel.result(timeout=10).ended == [run.pk]
+        assert cancel.result(timeout=60).ended == [run.pk]
     assert not LiveRun.objects.exists()
     run.run.refresh_from_db()
     # From the state it had by then, as the table of moves wants it.
@@ -92,7 +92,7 @@ def test_a_hurried_run_and_its_wake_up_are_one_move(first: Session, second: Sess
     with meanwhile(lambda: second.execute(REQUESTS["end_backoff"], hurry).rowcount) as hurrying:
         wait_until_somebody_waits_for(first)
         first.execute("COMMIT")
-        assert hurrying.result(timeout=10) == 0
+        assert hurrying.result(timeout=60) == 0
     assert LiveRun.objects.get().state == LiveState.READY
 
 
@@ -104,7 +104,7 @@ def test_a_worker_that_leaves_while_it_is_lost_stays_lost(first: Session, second
     with meanwhile(lambda: second.execute(SQL["leave"], {"incarnation": node.pk}).rowcount) as leaving:
         wait_until_somebody_waits_for(first)
         first.execute("COMMIT")
-        assert leaving.result(timeout=10) == 0
+        assert leaving.result(timeout=60) == 0
     node.refresh_from_db()
     assert node.state == NodeState.LOST
 
@@ -120,5 +120,5 @@ def test_two_losses_of_one_claim_are_one_attempt(first: Session, second: Session
     with meanwhile(lambda: transitions.fail_lost_attempts(second, lost, "lost")) as again:
         wait_until_somebody_waits_for(first)
         first.execute("COMMIT")
-        assert again.result(timeout=10) == {}
+        assert again.result(timeout=60) == {}
     assert LiveRun.objects.get().losses == 1

@@ -33,7 +33,7 @@ def test_two_reports_racing_release_the_blocked_run_once_and_never_leave_it(ledg
             wait_until_somebody_waits_for(first)
             first.execute(SQL["release_gated"], {"jobs": [job.id]})
             first.commit()
-            assert second.result(timeout=10) == "succeeded"
+            assert second.result(timeout=60) == "succeeded"
     assert LiveRun.objects.get().run_id == blocked.run_id
     assert LiveRun.objects.get().state == LiveState.READY
 
@@ -47,7 +47,7 @@ def test_failure_that_meets_an_uncommitted_cancel_waits_and_becomes_a_cancellati
         with meanwhile(lambda: tell(ledger, claim, failed(), Verdict("delayed", 5.0))) as report:
             wait_until_somebody_waits_for(canceller)
             canceller.commit()
-            assert report.result(timeout=10) == "cancelled"
+            assert report.result(timeout=60) == "cancelled"
     assert Run.objects.get().state == "cancelled"
     assert not LiveRun.objects.exists()
 
@@ -62,7 +62,7 @@ def test_acknowledged_cancel_of_a_run_that_is_just_ending_changes_nothing(ledger
         with meanwhile(lambda: ledger.heartbeat(beat)) as heartbeat:
             wait_until_somebody_waits_for(reporter)
             reporter.commit()
-            assert heartbeat.result(timeout=10).gone == [claim.token]
+            assert heartbeat.result(timeout=60).gone == [claim.token]
     assert Run.objects.get().state == "succeeded"
     assert not LiveRun.objects.exists()
 
@@ -76,7 +76,7 @@ def test_report_that_meets_an_uncommitted_loss_waits_and_changes_nothing(ledger:
         with meanwhile(lambda: tell(ledger, claim, succeeded(), SUCCESS)) as report:
             wait_until_somebody_waits_for(rescuer)
             rescuer.commit()
-            assert report.result(timeout=10) is None
+            assert report.result(timeout=60) is None
     assert LiveRun.objects.get().state == LiveState.READY
     assert Run.objects.get().state is None
 
@@ -88,7 +88,7 @@ def test_the_same_report_sent_twice_at_once_is_one_attempt(ledger: Ledger) -> No
         with meanwhile(lambda: tell(ledger, claim, succeeded(), SUCCESS)) as second:
             wait_until_somebody_waits_for(first)
             first.commit()
-            assert second.result(timeout=10) == "succeeded"
+            assert second.result(timeout=60) == "succeeded"
 
 
 def test_claims_step_over_a_row_that_another_claim_holds(ledger: Ledger) -> None:

@@ -26,7 +26,7 @@ def test_a_deletion_waits_for_a_job_that_is_being_written_and_finds_it(secret: S
             wait_until_somebody_waits_for(first)
             let_go(first)
             with pytest.raises(InUse, match="settle"):
-                deletion.result(timeout=10)
+                deletion.result(timeout=60)
     assert Secret.objects.filter(pk=secret.pk).exists()
 
 
@@ -37,7 +37,7 @@ def test_a_job_waits_for_a_deletion_and_finds_no_secret(secret: Secret) -> None:
             wait_until_somebody_waits_for(first)
             let_go(first)
             with pytest.raises(InvalidInput, match="there is no secret TOKEN"):
-                creation.result(timeout=10)
+                creation.result(timeout=60)
     assert not Job.objects.exists()
 
 
@@ -45,7 +45,7 @@ def test_a_new_value_holds_up_no_job(secret: Secret) -> None:
     with held_open():
         tenant_secrets.change_secret(secret, {"value": "value the second"})
         with meanwhile(lambda: create_job(secret.tenant, job_spec(target=TARGET))) as creation:
-            assert creation.result(timeout=10).spec.secret_names == ["TOKEN"]
+            assert creation.result(timeout=60).spec.secret_names == ["TOKEN"]
 
 
 def test_of_two_who_put_the_same_secret_the_later_one_gives_it_its_value(secret: Secret) -> None:
@@ -55,7 +55,7 @@ def test_of_two_who_put_the_same_secret_the_later_one_gives_it_its_value(secret:
         with meanwhile(lambda: tenant_secrets.put_secret(tenant, "FRESH", {"value": "of the second"})) as put:
             wait_until_somebody_waits_for(first)
             let_go(first)
-            _, new = put.result(timeout=10)
+            _, new = put.result(timeout=60)
     kept = Secret.objects.get(name="FRESH")
     assert not new
     assert tenant_secrets.box().open(tenant.pk, "FRESH", kept.ciphertext) == "of the second"

@@ -54,7 +54,7 @@ def test_of_two_lifts_one_ends_it() -> None:
         with meanwhile(lambda: lift_suspension(suspension, "second")) as other:
             wait_until_somebody_waits_for(holder)
             let_go(holder)
-            second = other.result(timeout=10)
+            second = other.result(timeout=60)
     assert first.lifted_at == second.lifted_at == Suspension.objects.get().lifted_at
     assert actions() == ["suspension.lifted"]
 
@@ -67,7 +67,7 @@ def test_an_edit_that_meets_a_lift_is_refused() -> None:
             wait_until_somebody_waits_for(holder)
             let_go(holder)
             with pytest.raises(SuspensionIsOver):
-                edit.result(timeout=10)
+                edit.result(timeout=60)
     assert actions() == ["suspension.lifted"]
 
 
@@ -79,7 +79,7 @@ def test_a_lift_that_meets_an_edit_ends_what_was_made_longer() -> None:
         with meanwhile(lambda: lift_suspension(suspension)) as lift:
             wait_until_somebody_waits_for(holder)
             let_go(holder)
-            lift.result(timeout=10)
+            lift.result(timeout=60)
     kept = Suspension.objects.get()
     assert kept.lifted_at is not None and as_text(kept.ends_at or now()) == end
 
@@ -92,7 +92,7 @@ def test_one_that_is_deleted_meanwhile_is_missing() -> None:
             wait_until_somebody_waits_for(holder)
             let_go(holder)
             with pytest.raises(Missing):
-                lift.result(timeout=10)
+                lift.result(timeout=60)
 
 
 def test_a_deletion_that_waits_until_it_has_begun_is_refused() -> None:
@@ -105,7 +105,7 @@ def test_a_deletion_that_waits_until_it_has_begun_is_refused() -> None:
             wait_until(lambda: database_now() > begins, 15, "the suspension to begin")
             let_go(holder)
             with pytest.raises(SuspensionHasBegun):
-                deletion.result(timeout=10)
+                deletion.result(timeout=60)
 
 
 def test_a_suspension_made_longer_at_its_last_moment_is_not_settled() -> None:
@@ -146,7 +146,7 @@ def test_two_pauses_of_a_pool_make_one() -> None:
         with meanwhile(lambda: pools.pause_pool(pool, "second")) as other:
             wait_until_somebody_waits_for(holder)
             let_go(holder)
-            other.result(timeout=10)
+            other.result(timeout=60)
     assert Suspension.objects.get().note == "first"
 
 
@@ -163,7 +163,7 @@ def test_a_resume_that_meets_the_automatic_one_finds_it_done() -> None:
         with meanwhile(lambda: resume_job(job)) as by_hand:
             wait_until_somebody_waits_for(holder)
             let_go(holder)
-            assert by_hand.result(timeout=10).status == JobStatus.ACTIVE
+            assert by_hand.result(timeout=60).status == JobStatus.ACTIVE
     assert actions().count("job.resumed") == 1
 
 
@@ -175,7 +175,7 @@ def test_the_automatic_resume_that_meets_one_by_hand_finds_it_done() -> None:
         with meanwhile(lambda: resume_when_due(job.pk)) as automatic:
             wait_until_somebody_waits_for(holder)
             let_go(holder)
-            assert automatic.result(timeout=10) is None
+            assert automatic.result(timeout=60) is None
     assert actions().count("job.resumed") == 1 and MissedSpan.objects.count() <= 1
 
 
@@ -187,7 +187,7 @@ def test_the_automatic_resume_that_meets_a_longer_pause_leaves_it() -> None:
         with meanwhile(lambda: resume_when_due(job.pk)) as automatic:
             wait_until_somebody_waits_for(holder)
             let_go(holder)
-            assert automatic.result(timeout=10) is None
+            assert automatic.result(timeout=60) is None
     assert Job.objects.get(pk=job.pk).status == JobStatus.PAUSED
 
 
@@ -219,7 +219,7 @@ def test_a_change_that_meets_the_trigger_of_its_time_is_refused_with_the_run() -
                 wait_until_somebody_waits_for(scheduler)
                 let_go(scheduler)
                 with pytest.raises(InstantTaken):
-                    change.result(timeout=10)
+                    change.result(timeout=60)
     assert Run.objects.filter(job=job, state=None).count() == 1 and not Override.objects.exists()
 
 
@@ -246,7 +246,7 @@ def test_a_change_that_meets_an_edit_is_judged_by_the_new_schedule() -> None:
             wait_until_somebody_waits_for(holder)
             let_go(holder)
             with pytest.raises(InvalidInput) as refused:
-                change.result(timeout=10)
+                change.result(timeout=60)
     assert refused.value.code == "not_planned" and not Override.objects.exists()
 
 
@@ -258,7 +258,7 @@ def test_an_edit_that_meets_a_change_drops_it() -> None:
         with meanwhile(lambda: edit_job(job, {"schedule": {"cron": "0 0 1 1 *"}})) as edit:
             wait_until_somebody_waits_for(holder)
             let_go(holder)
-            edit.result(timeout=10)
+            edit.result(timeout=60)
     assert not Override.objects.exists()
     assert "dropped_changes" in (AuditEntry.objects.latest("id").after or {})
 
@@ -271,7 +271,7 @@ def test_two_changes_of_one_time_are_one_and_the_last_counts() -> None:
         with meanwhile(lambda: set_override(job, {"planned_at": at, "skip": True, "note": "last"})) as other:
             wait_until_somebody_waits_for(holder)
             let_go(holder)
-            other.result(timeout=10)
+            other.result(timeout=60)
     assert Override.objects.get().note == "last"
 
 

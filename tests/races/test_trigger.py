@@ -63,7 +63,7 @@ def test_a_run_inserted_meanwhile_by_somebody_without_the_clock_is_found_by_its_
     with meanwhile(lambda: trigger_due(second, ALL)) as triggering:
         wait_until_somebody_waits_for(first)
         first.execute("COMMIT")
-        done = triggering.result(timeout=10)
+        done = triggering.result(timeout=60)
     assert done.runs == 0
     assert planned(job) == [due_at]
     assert next_run_at(job) > due_at
@@ -77,7 +77,7 @@ def test_an_edit_waits_for_the_trigger_and_counts_from_there(first: Session) -> 
     with meanwhile(lambda: edit_job(job, {"schedule": {"every": 3600}})) as editing:
         wait_until_somebody_waits_for(first)
         first.execute("COMMIT")
-        editing.result(timeout=10)
+        editing.result(timeout=60)
     assert planned(job) == [due_at]
     assert next_run_at(job) > now() + 3000 * SECOND
 
@@ -91,7 +91,7 @@ def test_a_trigger_leaves_a_clock_under_edit_alone_and_the_edit_fires_what_is_du
         wait_until_somebody_waits_for(first)
         assert trigger_due(other, ALL).runs == 0
         first.execute("COMMIT")
-        pausing.result(timeout=10)
+        pausing.result(timeout=60)
         assert trigger_due(other, ALL).runs == 0
     assert planned(job) == [due_at]
     job.clock.refresh_from_db()

@@ -85,7 +85,7 @@ def test_what_rescue_takes_meanwhile_stays_as_rescue_decided(
     with meanwhile(delivery.deliver_all) as delivered:
         wait_until_somebody_waits_for(other)
         other.commit()
-        assert delivered.result(timeout=10)
+        assert delivered.result(timeout=60)
     assert [state_of(claim) for claim in claims] == [UNTRIED, (LiveState.DELAYED, 1, 1), UNTRIED]
     assert Attempt.objects.filter(run=lost.run_id).count() == 1
 
@@ -100,7 +100,7 @@ def test_rescue_that_comes_too_late_counts_nothing(other: Session, claims: list[
     ):
         wait_until_somebody_waits_for(other)
         other.commit()
-        assert lost.result(timeout=10) == {}
+        assert lost.result(timeout=60) == {}
         rescuer.commit()
     assert [state_of(claim) for claim in claims] == [UNTRIED] * 3
 
@@ -113,7 +113,7 @@ def test_what_is_cancelled_meanwhile_is_cancelled_and_never_began(
     with meanwhile(delivery.deliver_all) as delivered:
         wait_until_somebody_waits_for(other)
         other.commit()
-        assert delivered.result(timeout=10)
+        assert delivered.result(timeout=60)
     assert Run.objects.get(pk=cancelled.run_id).state == "cancelled"
     assert [state_of(claim) for claim in claims[1:]] == [UNTRIED] * 2
 

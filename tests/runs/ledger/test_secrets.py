@@ -159,7 +159,7 @@ def claimed_elsewhere(ledger: Ledger, job: Job) -> dict[str, str]:
         return claimed(ledger, job).secrets
 
     with meanwhile(act) as claim:
-        secrets: dict[str, str] = claim.result(timeout=10)
+        secrets: dict[str, str] = claim.result(timeout=60)
     return secrets
 
 

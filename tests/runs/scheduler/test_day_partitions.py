@@ -100,7 +100,7 @@ def test_two_schedulers_that_start_at_once_make_each_partition_once() -> None:
             with meanwhile(lambda: _ensure_in_transaction(second, far)) as other:
                 wait_until_somebody_waits_for(first)
                 first.execute("COMMIT")
-                other.result(timeout=10)
+                other.result(timeout=60)
             assert len(made) == len(TABLES)
             assert day_partitions.coverage(first.cursor(), far)[0].days_ahead == 0
     finally:

@@ -77,9 +77,9 @@ def publish_with_py_amqp(url: str, wakeups: list[Wakeup]) -> None:
                 mandatory=True,
             )
             while len(waiting) >= WINDOW:
-                connection.drain_events(timeout=5)
+                connection.drain_events(timeout=60)
         while waiting:
-            connection.drain_events(timeout=5)
+            connection.drain_events(timeout=60)
 
 
 def measure(work: Callable[[], None]) -> tuple[float, float]:
