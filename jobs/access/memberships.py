@@ -18,7 +18,7 @@ def set_membership(user: User, tenant: Tenant, role: Role) -> Membership:
         member = Membership(user=user, tenant=tenant)
     member.role = role
     member.save()
-    action = Action.MEMBER_CHANGED if before else Action.MEMBER_ADDED
+    action = Action.MEMBER_EDITED if before else Action.MEMBER_ADDED
     record(action, member, before=before, after=_audit_snapshot(member))
     return member
 

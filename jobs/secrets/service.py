@@ -71,7 +71,7 @@ def change_secret(secret: Secret, data: object) -> Secret:
     locked.key_id = box.key_ids[0]
     locked.updated_at, locked.updated_by = database_now(), current_actor().name[:200]
     locked.save(update_fields=["ciphertext", "key_id", "updated_at", "updated_by"])
-    record(Action.SECRET_CHANGED, locked, after={"name": locked.name, "value": "changed"})
+    record(Action.SECRET_EDITED, locked, after={"name": locked.name, "value": "changed"})
     return locked
 
 

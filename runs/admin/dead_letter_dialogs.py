@@ -15,7 +15,7 @@ from runs.admin.list_filters import as_uuid
 from runs.models import DeadLetter
 from runs.services import dead_letters
 from runs.services.dead_letters import MAX_COUNTED
-from runs.services.redrives import FASTEST
+from runs.services.redrives import MAX_PACE
 
 DEFAULT_PACE = 60
 
@@ -51,7 +51,7 @@ class RedriveGroupDialog(RedriveDialog):
         label="Runs per minute",
         initial=DEFAULT_PACE,
         min_value=1,
-        max_value=FASTEST,
+        max_value=MAX_PACE,
         widget=UnfoldAdminIntegerFieldWidget(),
         help_text="Start slowly: the service they call has just recovered.",
     )

@@ -28,7 +28,7 @@ from jobs.validation.schema import number, text
 from runs.models import Redrive, RedriveState
 from runs.services import redrives
 from runs.services.dead_letters import MAX_COUNTED
-from runs.services.redrives import FASTEST
+from runs.services.redrives import MAX_PACE
 
 DEFAULT_PACE = 60
 ABOUT_REASON = "Kept with the decision and in the audit trail."
@@ -41,7 +41,7 @@ INPUT = {
 
 class NewRedriveSerializer(BodySerializer):
     reason = ReasonField(ABOUT_REASON)
-    per_minute = PlainField(number(minimum=1, maximum=FASTEST, default=DEFAULT_PACE), default=DEFAULT_PACE)
+    per_minute = PlainField(number(minimum=1, maximum=MAX_PACE, default=DEFAULT_PACE), default=DEFAULT_PACE)
     input = PlainField(INPUT, default=None)
 
 

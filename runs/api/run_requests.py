@@ -104,7 +104,9 @@ class RunRequests(RunRequestView):
         if principal.pool is None and not of_declared_job and not principal.may(Role.ADMIN):
             wrong = f"a job that is not declared needs the role admin; the key has {principal.role}"
             raise PermissionDenied(wrong)
-        found, new = run_requests.ask(tenant_of(request), pool, given, of_key=principal.pool is not None)
+        found, new = run_requests.request_run(
+            tenant_of(request), pool, given, of_key=principal.pool is not None
+        )
         response = self.answer(found, status=201 if new else 200)
         response["Location"] = response.data["links"]["self"]
         return response

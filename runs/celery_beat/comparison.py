@@ -20,7 +20,7 @@ DAY = timedelta(days=1)
 CLOCK_CHANGES_AHEAD = 400 * DAY
 TOLERANCE = timedelta(milliseconds=1)
 # The first so many times are compared, of a row that fires each second in a long period.
-MOST_TIMES = 100_000
+MAX_TIMES = 100_000
 
 FORWARD = (
     "the clock is put forward here. Celery runs a time that is skipped as much later as the clock jumps; a job whose "
@@ -85,7 +85,7 @@ def _celerys(task: Task, begin: datetime, until: datetime) -> Iterator[datetime]
     if first is not None and first <= begin and not served.one_off:
         # What was missed before the period is not compared.
         served.last_run_at = served.times.latest(first, begin)
-    for _ in range(MOST_TIMES):
+    for _ in range(MAX_TIMES):
         at = wake_at(served)
         if at is None or at > until:
             return
@@ -103,7 +103,7 @@ def _celerys(task: Task, begin: datetime, until: datetime) -> Iterator[datetime]
 
 def _jobs(schedule: Schedule, begin: datetime, until: datetime) -> Iterator[datetime]:
     at = next_after(schedule, begin, anchor=begin)
-    for _ in range(MOST_TIMES):
+    for _ in range(MAX_TIMES):
         if at is None or at > until:
             return
         yield at

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 # As the statements of sql/celery_beat.sql divide them.
 SLICES = 16
 # A session that is silent for long is ended: what takes time is done in parts.
-MOST_READ_AT_ONCE = 2000
+MAX_READ_AT_ONCE = 2000
 # Of the first fields of `Task`, in their order.
 COLUMNS = (
     "id version name enabled one_off total_run_count last_run_at date_changed start_time expires".split()
@@ -65,12 +65,12 @@ class Tasks:
             for task, version in versions.items()
             if schedules_changed or task not in self.known or self.known[task].version != version
         ]
-        for start in range(0, len(wanted), MOST_READ_AT_ONCE):
-            for task in read_tasks(self.connection, wanted[start : start + MOST_READ_AT_ONCE]):
+        for start in range(0, len(wanted), MAX_READ_AT_ONCE):
+            for task in read_tasks(self.connection, wanted[start : start + MAX_READ_AT_ONCE]):
                 self.take(task)
         self._schedules = schedules
         # Drop what was kept of rows that are edited over and over, long before they are due.
-        if len(self._heap) > 2 * len(self.known) + MOST_READ_AT_ONCE:
+        if len(self._heap) > 2 * len(self.known) + MAX_READ_AT_ONCE:
             self._heap = [entry for entry in self._heap if self._is_current(*entry)]
             heapq.heapify(self._heap)
         return len(wanted)

@@ -16,7 +16,7 @@ from runs.sql import SQL, Connection, array, change, instant, quoted, rows
 from runs.states import FiringState
 
 NAMESPACE = UUID("0e5cd6a6-6f0a-5d5a-9d0e-6b63656c6572")
-LONGEST_ERROR = 2000
+MAX_ERROR_LENGTH = 2000
 # One that takes the broker, or its scheduler, down with it each time must not keep the others from theirs.
 MAX_TRIES = 5
 MAYBE_TWICE = "sent again under the same id, it may have arrived before: "
@@ -110,7 +110,7 @@ class Firings:
 
 
 def storable(text: str) -> str:
-    return text.replace("\x00", "")[:LONGEST_ERROR]
+    return text.replace("\x00", "")[:MAX_ERROR_LENGTH]
 
 
 def missing(wanted: Collection[int], found: Iterable[Any]) -> dict[int, tuple[FiringState, str]]:

@@ -84,8 +84,8 @@ class HostRows:
     @contextmanager
     def together(self, dry_run: bool) -> Iterator[None]:
         """Open a transaction over the host project's rows and our jobs; a dry run ends by rolling it back."""
-        theirs = nullcontext() if self.own else self.connection.transaction()
-        with suppress(DryRun), theirs, transaction.atomic():
+        host_transaction = nullcontext() if self.own else self.connection.transaction()
+        with suppress(DryRun), host_transaction, transaction.atomic():
             yield
             if dry_run:
                 raise DryRun

@@ -17,7 +17,7 @@ from celery.exceptions import ImproperlyConfigured
 UTC = timezone.utc
 PERIODS = ("days", "hours", "minutes", "seconds", "microseconds")
 # Somewhat later there are no times any more.
-LONGEST = timedelta(days=36_525)
+MAX_LENGTH = timedelta(days=36_525)
 # How far back the latest missed time is looked for: each step meets few times, as the one before met none.
 LOOK_BACK = [timedelta(minutes=1), timedelta(hours=1), timedelta(days=1), timedelta(days=32)]
 
@@ -100,7 +100,7 @@ def every(count: int, period: str) -> RowSchedule:
         raise Unservable(f"its interval's period is {period!r}; known are {', '.join(PERIODS)}")
     if count < 1:
         raise Unservable(f"its interval of {count} {period} never ends; it must be 1 or more")
-    if timedelta(**{period: 1}) > LONGEST / count:
+    if timedelta(**{period: 1}) > MAX_LENGTH / count:
         raise Unservable(
             f"its interval of {count} {period} ends after all times; a hundred years are the most"
         )

@@ -19,7 +19,7 @@ from runs.celery_beat.schedules import At, CelerySchedule, Every, Task, Unservab
 WEEKS = [frozenset(range(start, min(start + 7, 32))) for start in range(1, 32, 7)]
 # A field that begins with a star restricts together with the other, whatever else it names.
 STARRED_FIRST_DAY = "*/31"
-MOST_PRIORITY, PRIORITY_STEP = 10, 50
+MAX_PRIORITY, PRIORITY_STEP = 10, 50
 TAG = {"imported-from": "celery-beat"}
 
 
@@ -82,7 +82,7 @@ def _lost(row: Json) -> Iterable[str]:
 
 
 def _priority(given: int | None) -> int:
-    return DEFAULT_PRIORITY + PRIORITY_STEP * min(given or 0, MOST_PRIORITY)
+    return DEFAULT_PRIORITY + PRIORITY_STEP * min(given or 0, MAX_PRIORITY)
 
 
 def _json(row: Json, name: str) -> Any:

@@ -45,18 +45,18 @@ def close_breaker(job: Job, reason: str = "") -> Breaker:
     breaker = first_or_missing(Breaker.objects.filter(job=job), "the job has no breaker")
     if breaker.state == BreakerState.CLOSED:
         raise BreakerIsClosed(field="state", hint="there is nothing to close")
-    before = facts(breaker)
+    before = audit_snapshot(breaker)
     breaker.state, breaker.failures, breaker.changed_at = BreakerState.CLOSED, 0, database_now()
     breaker.opened_at = breaker.probe_at = breaker.probe = None
     breaker.save(update_fields=["state", "failures", "opened_at", "probe_at", "probe", "changed_at"])
     release_broken(django_session(), [job.pk], MAX_RELEASED)
     breaker.refresh_from_db()
-    after = facts(breaker)
+    after = audit_snapshot(breaker)
     record(Action.BREAKER_CLOSED, job, before=before, after=after, reason=reason)
     return breaker
 
 
-def facts(breaker: Breaker) -> Json:
+def audit_snapshot(breaker: Breaker) -> Json:
     return {
         "state": breaker.state,
         "failures": breaker.failures,

@@ -85,7 +85,7 @@ def redrive(
     if len(ids) > MAX_AT_ONCE:
         raise invalid("runs", f"{len(ids)} runs are too many", f"at most {MAX_AT_ONCE}; or redrive the group")
     given = services.read_input(tenant, given)
-    asked, refusals = _lock_jobs(tenant, ids)
+    locked, refusals = _lock_jobs(tenant, ids)
     letters, now = _lock_letters(tenant, ids), database_now()
     runs: dict[UUID, Run] = {}
     for identity in dict.fromkeys(ids):
@@ -93,7 +93,7 @@ def redrive(
             letter = _undecided(letters, identity)
             if letter.job_id in refusals:
                 raise refusals[letter.job_id]
-            runs[identity] = _run_again(letter.run, asked[letter.job_id], given, reason)
+            runs[identity] = _run_again(letter.run, locked[letter.job_id], given, reason)
         except DomainError as refusal:
             refusals[identity] = refusal
         else:
@@ -143,14 +143,14 @@ def _lock_jobs(
 ) -> tuple[dict[UUID, dict[str, Any]], dict[UUID, DomainError]]:
     """Lock the jobs first, in the order of their ids as everywhere. One that is gone or cancelled runs nothing."""
     found = DeadLetter.objects.filter(tenant=tenant, pk__in=ids).values_list("job_id", flat=True).distinct()
-    asked: dict[UUID, dict[str, Any]] = {}
+    locked: dict[UUID, dict[str, Any]] = {}
     refusals: dict[UUID, DomainError] = {}
     for job in sorted(found):
         try:
-            asked[job] = services.lock_job(job)
+            locked[job] = services.lock_job(job)
         except DomainError as refusal:
             refusals[job] = refusal
-    return asked, refusals
+    return locked, refusals
 
 
 def _lock_letters(tenant: Tenant, ids: Sequence[UUID]) -> dict[UUID, DeadLetter]:
@@ -181,9 +181,9 @@ def _undecided(letters: Mapping[UUID, DeadLetter], identity: UUID) -> DeadLetter
     return letter
 
 
-def _run_again(dead: Run, asked: dict[str, Any], given: Json | None, reason: str) -> Run:
-    again = services.insert_again(dead, asked, Trigger.REDRIVE, dead.input if given is None else given)
-    after = {**services.facts(again), "retry_of": str(dead.pk)}
+def _run_again(dead: Run, locked: dict[str, Any], given: Json | None, reason: str) -> Run:
+    again = services.insert_again(dead, locked, Trigger.REDRIVE, dead.input if given is None else given)
+    after = {**services.audit_snapshot(again), "retry_of": str(dead.pk)}
     record(Action.RUN_REDRIVEN, again, after=after, reason=reason)
     return again
 

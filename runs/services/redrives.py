@@ -31,7 +31,7 @@ from scheduler_project.sdk.ids import EPOCH
 
 logger = logging.getLogger(__name__)
 
-FASTEST = 6000
+MAX_PACE = 6000
 # After a pause of the schedulers it does not make up for more.
 BURST_SECONDS = 5
 MAX_REDRIVES = 20
@@ -60,7 +60,7 @@ def start(
     tenant: Tenant, fingerprint: str, per_minute: object, given: object = None, reason: str = ""
 ) -> Redrive:
     """Start to run again what has died of a group by now; what dies later waits on the desk."""
-    pace = whole_number(per_minute, "per_minute", 1, FASTEST)
+    pace = whole_number(per_minute, "per_minute", 1, MAX_PACE)
     checked = read_input(tenant, given)
     waiting = DeadLetter.objects.filter(tenant=tenant, fingerprint=fingerprint)
     if not waiting.filter(decision=DeadLetterDecision.OPEN).exists():
@@ -79,7 +79,7 @@ def start(
         hint, link = "stop that redrive to start another", f"/api/v1/redrives/{other.pk}"
         raise RedriveUnderWay(wrong, hint=hint, link=link) from None
     redrive.refresh_from_db()
-    record(Action.REDRIVE_STARTED, redrive, after=facts(redrive), reason=reason)
+    record(Action.REDRIVE_STARTED, redrive, after=audit_snapshot(redrive), reason=reason)
     return redrive
 
 
@@ -89,9 +89,9 @@ def stop(redrive: Redrive, reason: str = "") -> Redrive:
     locked = Redrive.objects.select_for_update().get(pk=redrive.pk)
     if locked.state != RedriveState.WORKING:
         raise RedriveIsOver(f"the redrive is {locked.state}", field="state")
-    before = facts(locked)
+    before = audit_snapshot(locked)
     _end(locked, RedriveState.STOPPED, database_now(), current_actor().name)
-    record(Action.REDRIVE_STOPPED, locked, before=before, after=facts(locked), reason=reason)
+    record(Action.REDRIVE_STOPPED, locked, before=before, after=audit_snapshot(locked), reason=reason)
     return locked
 
 
@@ -201,6 +201,6 @@ def left(redrive: Redrive) -> int:
     return len(_letters_after(redrive, _come_to(redrive), dead_letters.MAX_COUNTED))
 
 
-def facts(redrive: Redrive) -> Json:
+def audit_snapshot(redrive: Redrive) -> Json:
     names = ("fingerprint", "per_minute", "input", "state", "made", "refused")
     return {**{name: getattr(redrive, name) for name in names}, "created_at": as_text(redrive.created_at)}

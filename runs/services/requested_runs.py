@@ -37,7 +37,7 @@ MAX_KEY_LENGTH = 200
 LATE = timedelta(minutes=1)
 
 
-def ask(tenant: Tenant, pool: Pool, data: object, *, of_key: bool = False) -> tuple[Json, bool]:
+def request_run(tenant: Tenant, pool: Pool, data: object, *, of_key: bool = False) -> tuple[Json, bool]:
     """Return the request and whether it is new. The same key with the same words again is the same request.
 
     `of_key`: the request comes with a worker's key.

@@ -52,7 +52,7 @@ def run_now(job: Job, given: object = None, *, request: bytes = b"", reason: str
     """Make one more run of the present version. `request` distinguishes requests of one millisecond."""
     given = read_input(job.tenant, given)
     run = _insert(job, lock_job(job.pk), Trigger.MANUAL, given, request)
-    record(Action.RUN_REQUESTED, run, after=facts(run), reason=reason)
+    record(Action.RUN_REQUESTED, run, after=audit_snapshot(run), reason=reason)
     return run
 
 
@@ -84,14 +84,14 @@ def retry_run(run: Run, *, request: bytes = b"", reason: str = "") -> Run:
 
     Only a run that waits for its back-off is moved itself: it goes now.
     """
-    asked = lock_job(run.job_id)
+    locked = lock_job(run.job_id)
     live = _lock_run(run)
     if live is not None:
         return _end_backoff(run, live, reason)
     finished = _read(run.pk)
-    retry = insert_again(finished, asked, Trigger.RETRY, finished.input, request)
+    retry = insert_again(finished, locked, Trigger.RETRY, finished.input, request)
     _leave_desk(finished, retry, reason)
-    after = {**facts(retry), "retry_of": str(finished.pk)}
+    after = {**audit_snapshot(retry), "retry_of": str(finished.pk)}
     record(Action.RUN_RETRIED, retry, after=after, reason=reason)
     return retry
 
@@ -120,15 +120,15 @@ def _end_backoff(run: Run, live: dict[str, Any], reason: str) -> Run:
     now = database_now()
     fetch("end_backoff", id=run.pk, now=now, rank=rank(now, run.priority))
     before, after = {"state": state}, {"state": LiveState.READY.value}
-    record(Action.RUN_HURRIED, run, before=before, after=after, reason=reason)
+    record(Action.RUN_RETRIED, run, before=before, after=after, reason=reason)
     return _read(run.pk)
 
 
 def insert_again(
-    finished: Run, asked: dict[str, Any], trigger: Trigger, given: object, request: bytes = b""
+    finished: Run, locked: dict[str, Any], trigger: Trigger, given: object, request: bytes = b""
 ) -> Run:
     """Make a new run of the same version and planned time that points to the finished one. Its job is locked."""
-    return _insert(finished.job, asked, trigger, given, request, finished)
+    return _insert(finished.job, locked, trigger, given, request, finished)
 
 
 def _leave_desk(finished: Run, retry: Run, reason: str) -> None:
@@ -164,10 +164,10 @@ def _lock_run(run: Run) -> dict[str, Any] | None:
 
 
 def _insert(
-    job: Job, asked: Json, trigger: Trigger, given: object, request: bytes, finished: Run | None = None
+    job: Job, locked: Json, trigger: Trigger, given: object, request: bytes, finished: Run | None = None
 ) -> Run:
-    version = finished.version if finished else asked["version"]
-    pool_id = finished.pool_id if finished else asked["pool_id"]
+    version = finished.version if finished else locked["version"]
+    pool_id = finished.pool_id if finished else locked["pool_id"]
     ids = {"job_id": job.pk, "version": version, "tenant_id": job.tenant_id, "pool_id": pool_id}
     [spec] = fetch("spec_for_run", **ids)
     _check_permitted(spec)
@@ -179,8 +179,8 @@ def _insert(
         "trigger": trigger.value,
         "planned_at": finished.planned_at if finished else now,
         "now": now,
-        "priority": asked["priority"],
-        "rank": rank(now, asked["priority"]),
+        "priority": locked["priority"],
+        "rank": rank(now, locked["priority"]),
         "input": None if given is None else Jsonb(given),
         "retry_of": finished.pk if finished else None,
         "requested_by": current_actor().name[:200],
@@ -208,7 +208,7 @@ def _read(run_id: UUID) -> Run:
     return history.runs().get(pk=run_id)
 
 
-def facts(run: Run) -> dict[str, Any]:
+def audit_snapshot(run: Run) -> dict[str, Any]:
     return {
         "job": str(run.job_id),
         "version": run.version,

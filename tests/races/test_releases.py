@@ -83,16 +83,16 @@ def test_a_run_of_a_target_nobody_knows_is_not_taken_back_from_a_claim(
     assert LiveRun.objects.get().state == LiveState.RUNNING
 
 
-def test_a_hurried_run_and_its_wake_up_are_one_move(first: Session, second: Session) -> None:
+def test_a_back_off_that_a_person_ends_and_its_wake_up_are_one_move(first: Session, second: Session) -> None:
     job = make_job()
     run = make_run(job, LiveState.DELAYED, wake_at=now() - timedelta(seconds=1))
-    hurry = {"id": run.pk, "now": now(), "rank": 1}
+    values = {"id": run.pk, "now": now(), "rank": 1}
     first.execute("BEGIN")
     assert transitions.promote_delayed(first, now(), 9) == 1
-    with meanwhile(lambda: second.execute(REQUESTS["end_backoff"], hurry).rowcount) as hurrying:
+    with meanwhile(lambda: second.execute(REQUESTS["end_backoff"], values).rowcount) as ending:
         wait_until_somebody_waits_for(first)
         first.execute("COMMIT")
-        assert hurrying.result(timeout=60) == 0
+        assert ending.result(timeout=60) == 0
     assert LiveRun.objects.get().state == LiveState.READY
 
 

@@ -55,7 +55,7 @@ def test_of_two_who_ask_at_once_with_one_key_the_second_finds_the_firsts(tenant:
     body = {"key": "k", "spec": SPEC}
     with second_connection() as first:
         identity = insert(first, tenant, pool, "k")
-        with meanwhile(lambda: run_requests.ask(tenant, pool, body)) as second:
+        with meanwhile(lambda: run_requests.request_run(tenant, pool, body)) as second:
             wait_until_somebody_waits_for(first)
             first.commit()
     found, new = second.result()

@@ -16,7 +16,7 @@ from runs.celery_beat.comparison import UNEXPLAINED, Comparison, shadow
 from runs.celery_beat.source import NotServable
 from runs.celery_beat.translation import ImportOptions
 
-MOST_SHOWN = 10
+MAX_SHOWN = 10
 
 
 class Command(BaseCommand):
@@ -67,10 +67,12 @@ class Command(BaseCommand):
                 if options["shadow"]:
                     self._compare(shadow(rows, wanted, timedelta(hours=options["hours"])))
                 elif options["undo"]:
-                    self._tell(importer.Undo(tenant, rows, options["dry_run"]).run())
+                    self._report(importer.Undo(tenant, rows, options["dry_run"]).run())
                 else:
                     dry_run, off = not options["apply"], options["disable_imported"]
-                    self._tell(importer.Import(tenant, wanted, rows, dry_run, off).run(), told_if_dry=dry_run)
+                    self._report(
+                        importer.Import(tenant, wanted, rows, dry_run, off).run(), hint_if_dry=dry_run
+                    )
                     if missing := importer.missing_exports(tenant, rows, wanted):
                         words = self.style.WARNING("The pool does not export, and so cannot run: ")
                         self.stdout.write(words + ", ".join(missing))
@@ -91,9 +93,9 @@ class Command(BaseCommand):
             )
         return named or found
 
-    def _tell(self, told: Iterable[importer.Done], told_if_dry: bool = False) -> None:
+    def _report(self, results: Iterable[importer.Done], hint_if_dry: bool = False) -> None:
         counted = Counter[str]()
-        for done in told:
+        for done in results:
             counted[done.what] += 1
             style = self.style.WARNING if done.what == importer.REFUSED else self.style.SUCCESS
             plan = done.spec and describe_schedule(done.spec["schedule"], done.name)
@@ -103,7 +105,7 @@ class Command(BaseCommand):
                 self.stdout.write(f"    {note}")
         summed = ", ".join(f"{count} {what}" for what, count in sorted(counted.items()))
         self.stdout.write(summed or "there are no rows")
-        if told_if_dry and (counted[importer.CREATED] or counted[importer.UPDATED]):
+        if hint_if_dry and (counted[importer.CREATED] or counted[importer.UPDATED]):
             self.stdout.write("Nothing was changed; --apply does it.")
 
     def _compare(self, comparisons: Iterable[Comparison]) -> None:
@@ -118,7 +120,7 @@ class Command(BaseCommand):
             self.stdout.write(f"{found.name}: {how_many}")
             for number, different in enumerate(found.differences):
                 unexplained += different.rule == UNEXPLAINED
-                if number < MOST_SHOWN:
+                if number < MAX_SHOWN:
                     by = "celery beat" if different.by_celery else "the job"
                     self.stdout.write(f"    {different.at.isoformat()} only by {by}: {different.rule}")
         if unexplained:

@@ -54,7 +54,7 @@ def make_user(tenant: Tenant, pool: Pool | None, apply: Apply | None) -> BrokerU
     """Make the user with a new password, audited without it before the broker knows it; the old one ends."""
     user = broker_user(tenant, pool, secrets.token_urlsafe(32))
     after = {"user": user.name, "vhost": user.vhost, "read": user.read}
-    record(Action.BROKER_USER_MADE, tenant, tenant_id=tenant.pk, after=after)
+    record(Action.BROKER_USER_CREATED, tenant, tenant_id=tenant.pk, after=after)
     if apply is not None:
         apply(user)
     return user

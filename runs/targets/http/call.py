@@ -22,7 +22,7 @@ from django.conf import settings
 from jobs.spec.targets.http import MAX_TIMEOUT, METHODS, MIN_TIMEOUT, is_connection_header, is_platform_header
 from jobs.validation import durations
 from runs.targets.http.signature import HEADER as SIGNATURE
-from runs.targets.http.signature import MOST_KEYS, keys_in, signature
+from runs.targets.http.signature import MAX_KEYS, keys_in, signature
 from runs.targets.http.ssrf import CheckedAddresses
 from scheduler_project.sdk.outcomes import PERMANENT, TRANSIENT, PermanentError
 from scheduler_project.sdk.targets.registry import TargetCall, TargetFailed, WaitForCallback
@@ -173,7 +173,7 @@ def signing_keys(sign: Mapping[str, Any] | None) -> tuple[bytes, ...]:
     if not sign:
         return ()
     keys = keys_in(str(sign.get("secret", "")))
-    if not 1 <= len(keys) <= MOST_KEYS:
+    if not 1 <= len(keys) <= MAX_KEYS:
         raise PermanentError(f"The signing secret holds {len(keys)} keys: one, or two during a rotation")
     if any(key.startswith(b"${secret:") for key in keys):
         raise PermanentError("The signing secret was not resolved: this worker is of an earlier release")

@@ -11,7 +11,7 @@ import hmac
 from collections.abc import Sequence
 
 HEADER = "Beatkeeper-Signature"
-MOST_KEYS = 2
+MAX_KEYS = 2
 
 
 def signature(keys: Sequence[bytes], at: int, method: str, path: str, body: bytes) -> str:

@@ -68,7 +68,7 @@ class CheckedAddresses(SyncBackend):
             except (httpcore.ConnectError, httpcore.ConnectTimeout) as failed:
                 error = failed
             else:
-                return Hurried(stream, self._ends_at)
+                return TimedStream(stream, self._ends_at)
         raise error or ConnectError(f"{host} has no address")
 
     def connect_unix_socket(self, *_arguments: Any, **_options: Any) -> NetworkStream:
@@ -91,7 +91,7 @@ class CheckedAddresses(SyncBackend):
         return not self._allowed.isdisjoint({name, f"{name}:{port}", f"[{name}]:{port}"})
 
 
-class Hurried(NetworkStream):
+class TimedStream(NetworkStream):
     """A connection on which nothing takes longer than until `ends_at`, also when each byte comes in good time."""
 
     def __init__(self, stream: NetworkStream, ends_at: float) -> None:
@@ -110,7 +110,7 @@ class Hurried(NetworkStream):
         self, ssl_context: SSLContext, server_hostname: str | None = None, timeout: float | None = None
     ) -> NetworkStream:
         patience = time_left(self._ends_at, timeout)
-        return Hurried(self._stream.start_tls(ssl_context, server_hostname, patience), self._ends_at)
+        return TimedStream(self._stream.start_tls(ssl_context, server_hostname, patience), self._ends_at)
 
     def get_extra_info(self, info: str) -> Any:
         return self._stream.get_extra_info(info)

@@ -30,7 +30,7 @@ def test_memberships_are_audited() -> None:
     member = memberships.set_membership(user, tenant, Role.ADMIN)
     memberships.remove_membership(member)
     entries = AuditEntry.objects.filter(object_type="membership").order_by("id")
-    assert [entry.action for entry in entries] == ["member.added", "member.changed", "member.removed"]
+    assert [entry.action for entry in entries] == ["member.added", "member.edited", "member.removed"]
     assert (entries[1].before, entries[1].after) == ({"role": "viewer"}, {"role": "admin"})
     assert not Membership.objects.exists()
 

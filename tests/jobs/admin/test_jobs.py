@@ -480,7 +480,7 @@ def test_memberships_go_through_their_service(staff: Client, tenant: Tenant) -> 
     assert not Membership.objects.exists()
     assert list(AuditEntry.objects.order_by("id").values_list("action", flat=True)) == [
         "member.added",
-        "member.changed",
+        "member.edited",
         "member.removed",
     ]
 

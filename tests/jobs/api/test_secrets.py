@@ -51,7 +51,7 @@ def test_the_audit_trail_says_that_it_changed_and_not_to_what(caller: Caller) ->
     caller.patch("secrets/TOKEN", {"value": "value the second"})
     caller.delete("secrets/TOKEN")
     entries = AuditEntry.objects.filter(object_type="secret").order_by("pk")
-    assert [entry.action for entry in entries] == ["secret.created", "secret.changed", "secret.deleted"]
+    assert [entry.action for entry in entries] == ["secret.created", "secret.edited", "secret.deleted"]
     assert entries[1].after == {"name": "TOKEN", "value": "changed"}
     assert "the second" not in str([(entry.before, entry.after) for entry in entries])
 

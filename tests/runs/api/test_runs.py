@@ -221,8 +221,8 @@ def test_retrying_through_the_api(caller: Caller, job: Job) -> None:
     assert response.status_code == 201 and retry["retry_of"] == str(dead.pk)
     assert retry["links"]["retry_of"] == f"/api/v1/runs/{dead.pk}" and retry["trigger"] == "retry"
     assert caller.post(f"runs/{dead.pk}/retry", Idempotency_Key="a").json() == retry
-    hurried = caller.post(f"runs/{delayed.pk}/retry")
-    assert hurried.status_code == 200 and hurried.json()["state"] == "ready"
+    retried = caller.post(f"runs/{delayed.pk}/retry")
+    assert retried.status_code == 200 and retried.json()["state"] == "ready"
     assert refusal(caller.post(f"runs/{ready.pk}/retry"), 409)["code"] == "run_is_unfinished"
 
 

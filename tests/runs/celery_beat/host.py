@@ -33,7 +33,7 @@ MIGRATE = "from django.core.management import call_command; call_command('migrat
 Row = dict[str, Any]
 
 
-class Theirs:
+class HostProject:
     def __init__(self, url: str, queue: str, broker_url: str, folder: Path) -> None:
         self.url, self.queue, self.broker_url, self.folder = url, queue, broker_url, folder
         self.journal_path = folder / "their-journal"
@@ -52,7 +52,7 @@ class Theirs:
         }
 
     def python(self, code: str) -> str:
-        """In a process of theirs, with their models at hand; what it prints."""
+        """In a process of that project, with their models at hand; what it prints."""
         command = [sys.executable, "-c", PRELUDE + code]
         done = subprocess.run(
             command, cwd=CHECKOUT, env=environment(self.env()), capture_output=True, text=True, timeout=120
@@ -81,7 +81,7 @@ class Theirs:
         return [json.loads(line) for line in self.journal_path.read_text().splitlines()]
 
     def start_beat(self, processes: Processes, name: str) -> RealProcess:
-        """Ours, in their environment: celery -A theirs beat -S runs.beat:PartitionedScheduler."""
+        """Ours, in their environment: celery -A host beat -S runs.beat:PartitionedScheduler."""
         command = ["celery", "-A", APP, "beat", "-S", "runs.beat:PartitionedScheduler", "--pidfile="]
         return processes.python(*command, "--loglevel", "INFO", env=self.env(), name=name)
 

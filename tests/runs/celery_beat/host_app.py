@@ -31,7 +31,7 @@ django.setup()
 
 QUEUE = os.environ["THEIR_QUEUE"]
 
-app = Celery("theirs", broker=os.environ["THEIR_BROKER_URL"])
+app = Celery("host", broker=os.environ["THEIR_BROKER_URL"])
 app.conf.update(
     timezone="Europe/Berlin",
     task_default_queue=QUEUE,

@@ -3,41 +3,41 @@
 from datetime import datetime, timedelta
 from typing import Any
 
-from tests.runs.celery_beat.host import Theirs
+from tests.runs.celery_beat.host import HostProject
 
 HOUR = timedelta(hours=1)
 
 
-def now(theirs: Theirs) -> datetime:
-    (row,) = theirs.rows("SELECT clock_timestamp() AS now")
+def now(host: HostProject) -> datetime:
+    (row,) = host.rows("SELECT clock_timestamp() AS now")
     at: datetime = row["now"]
     return at
 
 
-def interval(theirs: Theirs, every: int = 3600, period: str = "seconds") -> int:
+def interval(host: HostProject, every: int = 3600, period: str = "seconds") -> int:
     statement = "INSERT INTO django_celery_beat_intervalschedule (every, period) VALUES (%s, %s) RETURNING id"
-    (row,) = theirs.rows(statement, [every, period])
+    (row,) = host.rows(statement, [every, period])
     return int(row["id"])
 
 
-def crontab(theirs: Theirs, minute: str, hour: str, day: str = "*", month: str = "*") -> int:
+def crontab(host: HostProject, minute: str, hour: str, day: str = "*", month: str = "*") -> int:
     statement = (
         "INSERT INTO django_celery_beat_crontabschedule (minute, hour, day_of_month, month_of_year, day_of_week,"
         " timezone) VALUES (%s, %s, %s, %s, '*', 'UTC') RETURNING id"
     )
-    (row,) = theirs.rows(statement, [minute, hour, day, month])
+    (row,) = host.rows(statement, [minute, hour, day, month])
     return int(row["id"])
 
 
-def clocked(theirs: Theirs, at: datetime) -> int:
+def clocked(host: HostProject, at: datetime) -> int:
     statement = "INSERT INTO django_celery_beat_clockedschedule (clocked_time) VALUES (%s) RETURNING id"
-    (row,) = theirs.rows(statement, [at])
+    (row,) = host.rows(statement, [at])
     return int(row["id"])
 
 
-def add(theirs: Theirs, name: str, **fields: Any) -> int:
+def add(host: HostProject, name: str, **fields: Any) -> int:
     """Of each hour, due an hour ago unless the fields say otherwise."""
-    at = now(theirs)
+    at = now(host)
     given = {
         "name": name,
         "task": "their.witness",
@@ -53,8 +53,8 @@ def add(theirs: Theirs, name: str, **fields: Any) -> int:
         **fields,
     }
     if not any(given.get(f"{kind}_id") for kind in ("interval", "crontab", "solar", "clocked")):
-        given["interval_id"] = interval(theirs)
+        given["interval_id"] = interval(host)
     names, places = ", ".join(given), ", ".join(f"%({column})s" for column in given)
     statement = f"INSERT INTO django_celery_beat_periodictask ({names}) VALUES ({places}) RETURNING id"  # noqa: S608
-    (row,) = theirs.rows(statement, given)
+    (row,) = host.rows(statement, given)
     return int(row["id"])

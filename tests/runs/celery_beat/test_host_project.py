@@ -8,7 +8,7 @@ import pytest
 from celery import Celery
 
 from runs.celery_beat.source import KEEP_DAYS, NotServable, of_application, of_platform
-from tests.runs.celery_beat.host import Theirs
+from tests.runs.celery_beat.host import HostProject
 from tests.runs.celery_beat.rows import now
 
 LOADED = """
@@ -27,10 +27,10 @@ print([name for name in sys.modules if name.split(".")[0] in ("jobs", "auditlog"
 """
 
 
-def test_the_scheduler_loads_there_and_finds_their_database_and_their_entries(theirs: Theirs) -> None:
-    info, dsn, entries, ours = theirs.python(LOADED).splitlines()
+def test_the_scheduler_loads_there_and_finds_their_database_and_their_entries(host: HostProject) -> None:
+    info, dsn, entries, ours = host.python(LOADED).splitlines()
     assert "periodic tasks of django-celery-beat" in info
-    assert theirs.url.rpartition("/")[2] in dsn
+    assert host.url.rpartition("/")[2] in dsn
     cleanup = ("celery.backend_cleanup", "celery.backend_cleanup", None, "4")
     assert entries == f"{[cleanup, ('from the code', 'their.witness', 3600, None)]} 43200"
     assert ours == "[]"
@@ -50,10 +50,10 @@ print(PeriodicTask.objects.count())
 """
 
 
-def test_rows_in_a_schema_that_their_settings_name_are_found(theirs: Theirs) -> None:
-    theirs.rows("ALTER SCHEMA public RENAME TO shop")
-    assert theirs.python(IN_A_SCHEMA) == "0\n"
-    tables = theirs.rows("SELECT schemaname FROM pg_tables WHERE tablename = 'beatkeeper_celery_firing'")
+def test_rows_in_a_schema_that_their_settings_name_are_found(host: HostProject) -> None:
+    host.rows("ALTER SCHEMA public RENAME TO shop")
+    assert host.python(IN_A_SCHEMA) == "0\n"
+    tables = host.rows("SELECT schemaname FROM pg_tables WHERE tablename = 'beatkeeper_celery_firing'")
     assert tables == [{"schemaname": "shop"}]
 
 
@@ -82,18 +82,18 @@ except NotServable as why:
 @pytest.mark.parametrize("zone", ["America/New_York", "Europe/Berlin"])
 @pytest.mark.parametrize("use_tz", [True, False])
 def test_times_that_their_scheduler_kept_hours_off_are_refused_with_what_puts_them_right(
-    theirs: Theirs, use_tz: bool, zone: str
+    host: HostProject, use_tz: bool, zone: str
 ) -> None:
-    told = theirs.python(NAIVE.format(use_tz=use_tz, zone=zone))
+    told = host.python(NAIVE.format(use_tz=use_tz, zone=zone))
     assert "DJANGO_CELERY_BEAT_TZ_AWARE" in told and zone in told
-    assert abs(theirs.task("settle")["last_run_at"] - now(theirs)) > timedelta(minutes=50)
+    assert abs(host.task("settle")["last_run_at"] - now(host)) > timedelta(minutes=50)
     _, statement = told.split(": ", 1)
-    theirs.rows(statement.split(";")[0])
-    assert abs(theirs.task("settle")["last_run_at"] - now(theirs)) < timedelta(minutes=2)
+    host.rows(statement.split(";")[0])
+    assert abs(host.task("settle")["last_run_at"] - now(host)) < timedelta(minutes=2)
 
 
-def test_their_scheduler_keeps_right_times_in_utc(theirs: Theirs) -> None:
-    assert "is served" in theirs.python(NAIVE.format(use_tz=False, zone="UTC"))
+def test_their_scheduler_keeps_right_times_in_utc(host: HostProject) -> None:
+    assert "is served" in host.python(NAIVE.format(use_tz=False, zone="UTC"))
 
 
 ENTRIES = """
@@ -126,14 +126,16 @@ except OperationalError as error:
 
 
 def test_an_entry_that_makes_no_sense_is_left_out_and_a_database_that_is_away_is_told(
-    theirs: Theirs,
+    host: HostProject,
 ) -> None:
-    written, away = theirs.python(ENTRIES).splitlines()
+    written, away = host.python(ENTRIES).splitlines()
     assert written == "['celery.backend_cleanup', 'good']"
     assert away == "the server is starting up"
 
 
-def test_packages_of_theirs_that_are_called_as_ours_stand_in_no_way(theirs: Theirs, tmp_path: Path) -> None:
+def test_packages_of_theirs_that_are_called_as_ours_stand_in_no_way(
+    host: HostProject, tmp_path: Path
+) -> None:
     for name in ("jobs", "auditlog"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("THEIRS = True")
@@ -141,22 +143,22 @@ def test_packages_of_theirs_that_are_called_as_ours_stand_in_no_way(theirs: Thei
     code += "from runs.beat import PartitionedScheduler\n"
     code += "info = PartitionedScheduler(tests.runs.celery_beat.host_app.app, lazy=True).info\n"
     code += "print(info, jobs.THEIRS, auditlog.THEIRS)"
-    told = theirs.python(code)
+    told = host.python(code)
     assert "periodic tasks of django-celery-beat" in told and "True True" in told
 
 
-def test_the_settings_of_the_environment_count(theirs: Theirs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_settings_of_the_environment_count(host: HostProject, monkeypatch: pytest.MonkeyPatch) -> None:
     set_there = {
-        "BEATKEEPER_CELERY_BEAT_URL": "postgresql://elsewhere/theirs",
+        "BEATKEEPER_CELERY_BEAT_URL": "postgresql://elsewhere/host",
         "BEATKEEPER_CELERY_BEAT_UNKNOWN": "drop",
         "BEATKEEPER_CELERY_BEAT_KEEP_DAYS": "2.5",
     }
     code = "from runs.celery_beat.source import of_application\n"
     code += "source = of_application(tests.runs.celery_beat.host_app.app)\n"
     code += "print(source.dsn, source.resend, source.keep_days)"
-    env = theirs.env
-    monkeypatch.setattr(theirs, "env", lambda: {**env(), **set_there})
-    assert theirs.python(code).split() == ["postgresql://elsewhere/theirs", "False", "2.5"]
+    env = host.env
+    monkeypatch.setattr(host, "env", lambda: {**env(), **set_there})
+    assert host.python(code).split() == ["postgresql://elsewhere/host", "False", "2.5"]
 
 
 @pytest.mark.parametrize(
@@ -164,14 +166,14 @@ def test_the_settings_of_the_environment_count(theirs: Theirs, monkeypatch: pyte
     [("BEATKEEPER_CELERY_BEAT_UNKNOWN", "perhaps"), ("BEATKEEPER_CELERY_BEAT_KEEP_DAYS", "a week")],
 )
 def test_settings_that_make_no_sense_are_refused_by_name(
-    theirs: Theirs, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+    host: HostProject, monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
     code = "from runs.celery_beat.source import NotServable, of_application\n"
     code += "try: of_application(tests.runs.celery_beat.host_app.app)\n"
     code += "except NotServable as why: print(why)"
-    env = theirs.env
-    monkeypatch.setattr(theirs, "env", lambda: {**env(), name: value})
-    told = theirs.python(code)
+    env = host.env
+    monkeypatch.setattr(host, "env", lambda: {**env(), name: value})
+    told = host.python(code)
     assert name in told and value in told
 
 
@@ -183,7 +185,7 @@ def test_an_application_without_the_tables_is_told_what_is_missing() -> None:
 def test_the_platform_serves_nobody_unless_it_is_asked_to(settings: Any) -> None:
     settings.CELERY_BEAT_URL = ""
     assert of_platform() is None
-    settings.CELERY_BEAT_URL = "postgresql://elsewhere/theirs"
+    settings.CELERY_BEAT_URL = "postgresql://elsewhere/host"
     settings.CELERY_BEAT_BROKER_URL = "redis://elsewhere"
     settings.CELERY_BEAT_QUEUE = "fast"
     source = of_platform()

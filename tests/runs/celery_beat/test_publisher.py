@@ -13,11 +13,11 @@ from celery import Celery
 
 from runs.celery_beat.publisher import Away, CeleryPublisher, Undelivered, Unsendable, read_message
 from runs.scheduler.partitions.lock_session import SESSION_SECONDS, SILENCE
-from tests.runs.celery_beat.host import Theirs
+from tests.runs.celery_beat.host import HostProject
 from tests.support.network import Forwarder
 from tests.support.ports import free_port
 
-# In a process of theirs: every row once by their scheduler, once by ours, each into a broker in memory.
+# In a process of that project: every row once by their scheduler, once by ours, each into a broker in memory.
 BOTH = """
 import json, os, uuid
 import psycopg
@@ -68,8 +68,8 @@ for number, kind in enumerate(kinds):
     row = PeriodicTask.objects.create(name=f"row {number}", interval=every, **kind)
     scheduler = DatabaseScheduler(app, lazy=True)
     scheduler.apply_entry(ModelEntry(PeriodicTask.objects.get(pk=row.pk), app=app))
-    theirs = taken()
-    identity = uuid.UUID(theirs[0][3]["id"])
+    host = taken()
+    identity = uuid.UUID(host[0][3]["id"])
     with psycopg.Cursor(session, row_factory=namedtuple_row) as cursor:
         cursor.execute("INSERT INTO beatkeeper_celery_firing (task_id, name, task, planned_at, message_id, owner, "
                        "scheduler) VALUES (%s, 'x', 'y', now(), %s, %s, '') RETURNING id", [row.pk, identity, identity])
@@ -79,14 +79,14 @@ for number, kind in enumerate(kinds):
     publisher = CeleryPublisher(app)
     assert publisher.is_ready()
     publisher.send(message)
-    told.append([theirs, taken()])
+    told.append([host, taken()])
 print(json.dumps(told, default=str))
 """
 
 
-def test_every_message_is_the_one_that_database_scheduler_sends(theirs: Theirs) -> None:
-    theirs.broker_url = "memory://"
-    told = json.loads(theirs.python(BOTH).splitlines()[-1])
+def test_every_message_is_the_one_that_database_scheduler_sends(host: HostProject) -> None:
+    host.broker_url = "memory://"
+    told = json.loads(host.python(BOTH).splitlines()[-1])
     assert len(told) == 8
     for by_theirs, by_ours in told:
         assert len(by_theirs) == len(by_ours) == 1
@@ -134,9 +134,11 @@ print("sent")
 """
 
 
-def test_a_task_that_asks_its_database_when_it_is_sent_is_sent_after_a_restart_of_it(theirs: Theirs) -> None:
-    theirs.broker_url = "memory://"
-    assert theirs.python(ASKS) == "sent\n"
+def test_a_task_that_asks_its_database_when_it_is_sent_is_sent_after_a_restart_of_it(
+    host: HostProject,
+) -> None:
+    host.broker_url = "memory://"
+    assert host.python(ASKS) == "sent\n"
 
 
 def message(**fields: Any) -> SimpleNamespace:
@@ -179,14 +181,14 @@ def test_what_celery_takes_for_nothing_stands_for_nothing(nothing: str) -> None:
 
 
 @pytest.fixture
-def app(broker_url: str, theirs: Theirs) -> Celery:
-    app = Celery("theirs", broker=broker_url, set_as_current=False)
-    app.conf.task_default_queue = theirs.queue
+def app(broker_url: str, host: HostProject) -> Celery:
+    app = Celery("host", broker=broker_url, set_as_current=False)
+    app.conf.task_default_queue = host.queue
     return app
 
 
 def test_a_broker_that_is_not_there_is_not_ready_and_takes_nothing() -> None:
-    app = Celery("theirs", broker=f"amqp://guest:guest@127.0.0.1:{free_port()}//", set_as_current=False)
+    app = Celery("host", broker=f"amqp://guest:guest@127.0.0.1:{free_port()}//", set_as_current=False)
     publisher = CeleryPublisher(app)
     assert not publisher.is_ready()
     with pytest.raises(Away):
@@ -202,38 +204,40 @@ def test_an_exchange_that_is_not_there_is_the_rows_own_trouble(app: Celery) -> N
     assert publisher.is_ready()
 
 
-def test_where_results_are_kept_is_not_asked_when_a_message_is_sent(broker_url: str, theirs: Theirs) -> None:
+def test_where_results_are_kept_is_not_asked_when_a_message_is_sent(
+    broker_url: str, host: HostProject
+) -> None:
     """The workers need it; it may be away while their broker takes what is due."""
     away = f"redis://127.0.0.1:{free_port()}/0"
-    app = Celery("theirs", broker=broker_url, backend=away, set_as_current=False)
-    app.conf.task_default_queue = theirs.queue
+    app = Celery("host", broker=broker_url, backend=away, set_as_current=False)
+    app.conf.task_default_queue = host.queue
     publisher = CeleryPublisher(app)
     assert publisher.is_ready()
     publisher.send(message())
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_a_queue_that_is_there_is_used_as_it_is(app: Celery, theirs: Theirs, named: bool) -> None:
+def test_a_queue_that_is_there_is_used_as_it_is(app: Celery, host: HostProject, named: bool) -> None:
     """Its arguments, such as x-max-priority, are known to their application alone."""
     publisher = CeleryPublisher(app, knows_queues=False)
     assert publisher.is_ready()
-    given = message(queue=theirs.queue if named else None, priority=7)
+    given = message(queue=host.queue if named else None, priority=7)
     with app.connection_for_write() as broker:
         channel: Any = broker.default_channel
-        kombu.Queue(theirs.queue, routing_key=theirs.queue, max_priority=10)(channel).declare()
+        kombu.Queue(host.queue, routing_key=host.queue, max_priority=10)(channel).declare()
         publisher.send(given)
         publisher.send(given)
-        first, second = (channel.basic_get(theirs.queue, no_ack=True) for _ in range(2))
+        first, second = (channel.basic_get(host.queue, no_ack=True) for _ in range(2))
     assert first.headers["id"] == second.headers["id"] == str(given.message_id)
     assert first.properties["priority"] == 7
 
 
-def test_a_queue_that_is_not_there_is_made(app: Celery, theirs: Theirs) -> None:
+def test_a_queue_that_is_not_there_is_made(app: Celery, host: HostProject) -> None:
     publisher = CeleryPublisher(app, knows_queues=False)
-    publisher.send(message(queue=f"{theirs.queue}.other"))
+    publisher.send(message(queue=f"{host.queue}.other"))
     with app.connection_for_write() as broker:
         channel: Any = broker.default_channel
-        assert channel.basic_get(f"{theirs.queue}.other", no_ack=True) is not None
+        assert channel.basic_get(f"{host.queue}.other", no_ack=True) is not None
 
 
 @pytest.fixture
@@ -245,13 +249,13 @@ def forwarder(broker_url: str) -> Iterator[Forwarder]:
 
 def test_of_a_cluster_every_address_is_tried(broker_url: str) -> None:
     dead = [f"amqp://guest:guest@127.0.0.1:{free_port()}//" for _ in range(2)]
-    app = Celery("theirs", broker=";".join([*dead, broker_url]), set_as_current=False)
+    app = Celery("host", broker=";".join([*dead, broker_url]), set_as_current=False)
     assert CeleryPublisher(app).is_ready()
 
 
-def test_a_broker_that_falls_silent_is_not_waited_for_long(forwarder: Forwarder, theirs: Theirs) -> None:
-    app = Celery("theirs", broker=forwarder.url, set_as_current=False)
-    app.conf.task_default_queue = theirs.queue
+def test_a_broker_that_falls_silent_is_not_waited_for_long(forwarder: Forwarder, host: HostProject) -> None:
+    app = Celery("host", broker=forwarder.url, set_as_current=False)
+    app.conf.task_default_queue = host.queue
     publisher = CeleryPublisher(app)
     assert publisher.is_ready()
     with forwarder.swallowing():

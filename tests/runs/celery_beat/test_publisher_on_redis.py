@@ -21,7 +21,7 @@ from tests.support.servers.redis import PrivateRedis
 
 @pytest.fixture
 def app(private_redis: PrivateRedis) -> Celery:
-    return Celery("theirs", broker=private_redis.url, set_as_current=False)
+    return Celery("host", broker=private_redis.url, set_as_current=False)
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ def test_what_stands_in_the_way_of_one_queue_is_the_rows_own_trouble(
 
 
 def of_the_platform(settings: Any, url: str, ca: Path | str) -> CeleryPublisher:
-    settings.CELERY_BEAT_URL = "postgresql://theirs"
+    settings.CELERY_BEAT_URL = "postgresql://host"
     settings.CELERY_BEAT_BROKER_URL, settings.BROKER_CA_FILE = url, str(ca)
     served = of_platform()
     assert served is not None

@@ -127,8 +127,8 @@ def test_a_crontab_fires_when_celery_beat_would_over_both_changes_of_the_clock(
     expected = celerys(cron, last, ZoneInfo(zone), until, late=timedelta(milliseconds=3))
     found = ours(served, until)
     assert len(found) == len(expected)
-    for mine, theirs in zip(found, expected, strict=True):
-        assert timedelta(0) <= theirs - mine < timedelta(milliseconds=10), (mine, theirs)
+    for mine, host in zip(found, expected, strict=True):
+        assert timedelta(0) <= host - mine < timedelta(milliseconds=10), (mine, host)
 
 
 @pytest.mark.parametrize("period", ["days", "hours", "minutes", "seconds", "microseconds"])

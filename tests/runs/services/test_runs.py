@@ -153,7 +153,7 @@ def test_a_run_in_back_off_is_moved_in_place() -> None:
     live = LiveRun.objects.get(pk=run.pk)
     assert (live.state, live.wake_at, live.reason) == ("ready", None, "") and Run.objects.count() == 1
     assert live.rank == int(live.available_at.timestamp() * 1000) - run.priority * 300
-    assert entries(run) == ["run.hurried"]
+    assert entries(run) == ["run.retried"]
 
 
 @pytest.mark.parametrize("state", [LiveState.READY, LiveState.QUEUED, LiveState.RUNNING, LiveState.BLOCKED])

@@ -12,15 +12,15 @@ import pytest
 from django.conf import LazySettings
 from django.core.management import call_command
 
-from tests.runs.celery_beat.conftest import their_template, theirs
-from tests.runs.celery_beat.host import Row, Theirs
+from tests.runs.celery_beat.conftest import host, host_template
+from tests.runs.celery_beat.host import HostProject, Row
 from tests.runs.celery_beat.rows import add, interval, now
 from tests.support.factories import make_pool, make_tenant
 from tests.support.processes import Processes, RealProcess
 from tests.support.waiting import wait_until
 from tests.system.platform import WITNESS, Platform, our_connection
 
-__all__ = ["their_template", "theirs"]
+__all__ = ["host_template", "host"]
 
 UTC = timezone.utc
 EVERY_SECOND = [f"every second {number}" for number in range(6)]
@@ -85,24 +85,24 @@ PeriodicTask.objects.filter(pk=broken.pk).update(args="[1,", last_run_at=now - t
 
 
 @pytest.fixture
-def stage(theirs: Theirs, processes: Processes) -> Iterator[tuple[Theirs, list[RealProcess]]]:
+def stage(host: HostProject, processes: Processes) -> Iterator[tuple[HostProject, list[RealProcess]]]:
     """Their rows, their worker, two schedulers of ours, both at work."""
-    worker = theirs.start_worker(processes)
-    theirs.python(ROWS)
-    schedulers = [theirs.start_beat(processes, name) for name in ("one", "other")]
+    worker = host.start_worker(processes)
+    host.python(ROWS)
+    schedulers = [host.start_beat(processes, name) for name in ("one", "other")]
     worker.wait_for_output("ready.", 60)
     for scheduler in schedulers:
         scheduler.wait_for_output("celery-beat is at work", 60)
-    yield theirs, schedulers
+    yield host, schedulers
     processes.stop_all()
 
 
-def lines(theirs: Theirs, name: str) -> list[Row]:
-    return [line for line in theirs.journal() if line["periodic_task_name"] == name]
+def lines(host: HostProject, name: str) -> list[Row]:
+    return [line for line in host.journal() if line["periodic_task_name"] == name]
 
 
-def schedulers_of(theirs: Theirs) -> set[str]:
-    rows = theirs.rows(
+def schedulers_of(host: HostProject) -> set[str]:
+    rows = host.rows(
         "SELECT DISTINCT scheduler FROM beatkeeper_celery_firing WHERE claimed_at > now() - interval '2 s'"
     )
     return {row["scheduler"].split()[1] for row in rows}
@@ -113,84 +113,84 @@ def amid_a_second() -> bool:
     return 0.45 < time.time() % 1 < 0.65
 
 
-def settle_and_stop(theirs: Theirs, schedulers: list[RealProcess]) -> None:
+def settle_and_stop(host: HostProject, schedulers: list[RealProcess]) -> None:
     for scheduler in schedulers:
         if scheduler.is_alive():
             assert scheduler.terminate() == 0
 
     def all_are_run() -> bool:
-        sent = {str(firing["message_id"]) for firing in theirs.firings() if firing["state"] == "sent"}
-        return sent <= {line["id"] for line in theirs.journal()}
+        sent = {str(firing["message_id"]) for firing in host.firings() if firing["state"] == "sent"}
+        return sent <= {line["id"] for line in host.journal()}
 
     wait_until(all_are_run, 20, "the worker to have run what was sent")
 
 
-def assert_none_is_lost(theirs: Theirs, names: list[str], length: timedelta) -> None:
+def assert_none_is_lost(host: HostProject, names: list[str], length: timedelta) -> None:
     """Each time of a row's rhythm has its firing, or lies in the gap that one was made up for."""
     for name in names:
-        firings = [firing for firing in theirs.firings() if firing["name"] == name]
+        firings = [firing for firing in host.firings() if firing["name"] == name]
         assert len(firings) > 3
         for before, firing in zip(firings, firings[1:], strict=False):
             assert before["planned_at"] + length == (firing["missed_since"] or firing["planned_at"])
             assert firing["state"] == "sent", firing
 
 
-def assert_none_is_doubled(theirs: Theirs, but: set[str] = frozenset()) -> None:  # type: ignore[assignment]
-    ran = Counter(line["id"] for line in theirs.journal())
+def assert_none_is_doubled(host: HostProject, but: set[str] = frozenset()) -> None:  # type: ignore[assignment]
+    ran = Counter(line["id"] for line in host.journal())
     assert {message: count for message, count in ran.items() if count > 1 and message not in but} == {}
-    times = Counter((firing["task_id"], firing["planned_at"]) for firing in theirs.firings())
+    times = Counter((firing["task_id"], firing["planned_at"]) for firing in host.firings())
     assert max(times.values()) == 1
 
 
 def test_every_kind_of_row_runs_under_two_schedulers_of_which_one_is_killed_and_is_imported(
-    stage: tuple[Theirs, list[RealProcess]], transactional_db: None, settings: LazySettings
+    stage: tuple[HostProject, list[RealProcess]], transactional_db: None, settings: LazySettings
 ) -> None:
-    theirs, schedulers = stage
+    host, schedulers = stage
     pids = {str(scheduler.pid) for scheduler in schedulers}
-    wait_until(lambda: schedulers_of(theirs) == pids, 30, "both to send")
-    wait_until(lambda: all(lines(theirs, name) for name in [*ONCE, "expires"]), 30, "what runs once")
+    wait_until(lambda: schedulers_of(host) == pids, 30, "both to send")
+    wait_until(lambda: all(lines(host, name) for name in [*ONCE, "expires"]), 30, "what runs once")
     expire = "UPDATE django_celery_beat_periodictask SET expires = clock_timestamp() WHERE name = 'expires'"
-    theirs.rows(expire)
-    wait_until(lambda: not theirs.task("expires")["enabled"], 10, "the row to be seen as expired")
+    host.rows(expire)
+    wait_until(lambda: not host.task("expires")["enabled"], 10, "the row to be seen as expired")
     wait_until(amid_a_second, 15, "a quiet moment", interval=0.01)
     schedulers[0].send(signal.SIGKILL)
     killed_at = datetime.now(UTC)
     survivor = {str(schedulers[1].pid)}
-    wait_until(lambda: schedulers_of(theirs) == survivor, 30, "the other to have taken over")
+    wait_until(lambda: schedulers_of(host) == survivor, 30, "the other to have taken over")
 
     # An edit that no signal tells of.
-    theirs.rows(
+    host.rows(
         "UPDATE django_celery_beat_periodictask SET last_run_at = now() - interval '2 h' WHERE name = 'waits'"
     )
     edited_at = time.time()
-    (line,) = wait_until(lambda: lines(theirs, "waits"), 10, "the edited row to run")
+    (line,) = wait_until(lambda: lines(host, "waits"), 10, "the edited row to run")
     assert line["at"] - edited_at < 3, "it should take below a second; this is what a loaded machine gets"
-    settle_and_stop(theirs, schedulers)
+    settle_and_stop(host, schedulers)
 
-    assert_none_is_doubled(theirs)
-    assert_none_is_lost(theirs, EVERY_SECOND, timedelta(seconds=1))
-    assert_none_is_lost(theirs, ["half a second"], timedelta(microseconds=500_000))
-    assert any(firing["claimed_at"] > killed_at for firing in theirs.firings())
-    assert {name: len(lines(theirs, name)) for name in ONCE} == dict.fromkeys(ONCE, 1)
-    assert lines(theirs, "switched off") == []
-    assert_as_asked_for(theirs)
-    settings.CELERY_BEAT_URL = theirs.url
-    assert_all_are_imported_and_given_back(theirs)
+    assert_none_is_doubled(host)
+    assert_none_is_lost(host, EVERY_SECOND, timedelta(seconds=1))
+    assert_none_is_lost(host, ["half a second"], timedelta(microseconds=500_000))
+    assert any(firing["claimed_at"] > killed_at for firing in host.firings())
+    assert {name: len(lines(host, name)) for name in ONCE} == dict.fromkeys(ONCE, 1)
+    assert lines(host, "switched off") == []
+    assert_as_asked_for(host)
+    settings.CELERY_BEAT_URL = host.url
+    assert_all_are_imported_and_given_back(host)
 
 
-def assert_all_are_imported_and_given_back(theirs: Theirs) -> None:
+def assert_all_are_imported_and_given_back(host: HostProject) -> None:
     make_pool(slug="default", exported_tasks=["their.witness", "their.routed"])
     given = ("--tenant", make_tenant().slug)
-    before = enabled_rows(theirs)
+    before = enabled_rows(host)
     assert "Nothing was changed" in import_them(*given)
     assert "minutes: 480 times are the same" in import_them(*given, "--shadow")
     told = import_them(*given, "--apply", "--disable-imported")
     created, left = said(told, "created"), said(told, "not imported")
     assert created >= {*EVERY_SECOND, *JOBS, "switched off", "waits", "from the code"}
     assert left == {*LEFT, "broken", "expires", "celery.backend_cleanup"}
-    assert enabled_rows(theirs) == before - created
+    assert enabled_rows(host) == before - created
     assert said(import_them(*given, "--undo"), "given back") == created
-    assert enabled_rows(theirs) == before
+    assert enabled_rows(host) == before
 
 
 def said(told: str, what: str) -> set[str]:
@@ -199,50 +199,48 @@ def said(told: str, what: str) -> set[str]:
     return {line.removeprefix(begin).split(":")[0] for line in told.splitlines() if line.startswith(begin)}
 
 
-def enabled_rows(theirs: Theirs) -> set[str]:
+def enabled_rows(host: HostProject) -> set[str]:
     return {
-        row["name"] for row in theirs.rows("SELECT name FROM django_celery_beat_periodictask WHERE enabled")
+        row["name"] for row in host.rows("SELECT name FROM django_celery_beat_periodictask WHERE enabled")
     }
 
 
-def assert_as_asked_for(theirs: Theirs) -> None:
-    (dressed,), (routed,) = lines(theirs, "dressed"), lines(theirs, "routed")
-    assert dressed["queue"] == f"{theirs.queue}.other" and dressed["priority"] == 7
+def assert_as_asked_for(host: HostProject) -> None:
+    (dressed,), (routed,) = lines(host, "dressed"), lines(host, "routed")
+    assert dressed["queue"] == f"{host.queue}.other" and dressed["priority"] == 7
     assert dressed["colour"] == "red" and dressed["kwargs"] == {"a": 1} and dressed["args"] == ["dressed"]
     assert dressed["celery_beat_task"] is True
     assert 80 < datetime.fromisoformat(dressed["expires"]).timestamp() - dressed["at"] < 91
-    assert routed["queue"] == f"{theirs.queue}.routed"
+    assert routed["queue"] == f"{host.queue}.routed"
     for name in ("one off", "clocked", "expires"):
-        task = theirs.task(name)
+        task = host.task(name)
         assert not task["enabled"] and task["last_run_at"] is None
-    expired = theirs.task("expires")["expires"] + timedelta(seconds=2)
-    assert all(firing["planned_at"] < expired for firing in theirs.firings() if firing["name"] == "expires")
-    minutes = theirs.task("minutes")
+    expired = host.task("expires")["expires"] + timedelta(seconds=2)
+    assert all(firing["planned_at"] < expired for firing in host.firings() if firing["name"] == "expires")
+    minutes = host.task("minutes")
     assert minutes["total_run_count"] == 1 and minutes["last_run_at"] is not None
-    assert "not JSON" in next(firing["error"] for firing in theirs.firings() if firing["name"] == "broken")
-    assert theirs.task("from the code")["args"] == '["from the code"]'
+    assert "not JSON" in next(firing["error"] for firing in host.firings() if firing["name"] == "broken")
+    assert host.task("from the code")["args"] == '["from the code"]'
 
 
 @pytest.mark.chaos
 def test_schedulers_that_are_killed_at_any_moment_lose_nothing_and_tell_what_may_be_doubled(
-    stage: tuple[Theirs, list[RealProcess]], processes: Processes
+    stage: tuple[HostProject, list[RealProcess]], processes: Processes
 ) -> None:
-    theirs, schedulers = stage
+    host, schedulers = stage
     for number in range(20):
         victim = random.choice(schedulers)
         time.sleep(random.uniform(1.0, 2.0))  # the moment is what is random here
         victim.send(random.choice([signal.SIGKILL, signal.SIGSTOP]))
-        schedulers.append(theirs.start_beat(processes, f"further-{number}"))
+        schedulers.append(host.start_beat(processes, f"further-{number}"))
         schedulers[-1].wait_for_output("celery-beat is at work", 60)
         time.sleep(random.uniform(0.0, 4.0))
         victim.kill()
         schedulers.remove(victim)
-    settle_and_stop(theirs, schedulers)
-    noted = {
-        str(firing["message_id"]) for firing in theirs.firings() if "may have arrived" in firing["error"]
-    }
-    assert_none_is_doubled(theirs, but=noted)
-    assert_none_is_lost(theirs, EVERY_SECOND, timedelta(seconds=1))
+    settle_and_stop(host, schedulers)
+    noted = {str(firing["message_id"]) for firing in host.firings() if "may have arrived" in firing["error"]}
+    assert_none_is_doubled(host, but=noted)
+    assert_none_is_lost(host, EVERY_SECOND, timedelta(seconds=1))
 
 
 def import_them(*arguments: str) -> str:
@@ -251,10 +249,10 @@ def import_them(*arguments: str) -> str:
     return out.getvalue()
 
 
-def planned_times(theirs: Theirs, platform: Platform) -> list[tuple[datetime, datetime]]:
+def planned_times(host: HostProject, platform: Platform) -> list[tuple[datetime, datetime]]:
     """Of the row and its job together: each time, or the first that it stands for, and its end."""
     by_row = [
-        (firing["missed_since"] or firing["planned_at"], firing["planned_at"]) for firing in theirs.firings()
+        (firing["missed_since"] or firing["planned_at"], firing["planned_at"]) for firing in host.firings()
     ]
     by_job = [
         (run["planned_at"], run["planned_at"])
@@ -264,21 +262,21 @@ def planned_times(theirs: Theirs, platform: Platform) -> list[tuple[datetime, da
 
 
 def test_a_row_is_served_by_the_platform_then_imported_and_given_back_without_a_gap(
-    theirs: Theirs, platform: Platform, settings: LazySettings
+    host: HostProject, platform: Platform, settings: LazySettings
 ) -> None:
     """Its times, and those of its job, are one unbroken row of seconds: each is the one's or the other's."""
-    settings.CELERY_BEAT_URL = theirs.url
-    second = interval(theirs, 1)
-    last = now(theirs).replace(microsecond=0)
-    add(theirs, "each second", task=WITNESS, interval_id=second, last_run_at=last)
-    served = {"BEATKEEPER_CELERY_BEAT_URL": theirs.url, "BEATKEEPER_CELERY_BEAT_QUEUE": theirs.queue}
+    settings.CELERY_BEAT_URL = host.url
+    second = interval(host, 1)
+    last = now(host).replace(microsecond=0)
+    add(host, "each second", task=WITNESS, interval_id=second, last_run_at=last)
+    served = {"BEATKEEPER_CELERY_BEAT_URL": host.url, "BEATKEEPER_CELERY_BEAT_QUEUE": host.queue}
     platform.env = lambda: {**Platform.env(platform), **served}  # type: ignore[method-assign]
     scheduler = platform.scheduler()
     platform.worker()
     scheduler.wait_for_output("celery-beat is at work", 60)
 
     def sent() -> int:
-        return sum(firing["state"] == "sent" for firing in theirs.firings())
+        return sum(firing["state"] == "sent" for firing in host.firings())
 
     platform.wait(lambda: sent() >= 3, 30, "firings of the row")
     given = ("--tenant", platform.tenant.slug, "--pool", "default")
@@ -295,7 +293,7 @@ def test_a_row_is_served_by_the_platform_then_imported_and_given_back_without_a_
     platform.wait(lambda: sent() >= before + 3, 30, "firings after the way back")
     assert scheduler.terminate() == 0
 
-    times = planned_times(theirs, platform)
+    times = planned_times(host, platform)
     for (_, earlier), (later, _) in zip(times, times[1:], strict=False):
         assert later - earlier == timedelta(seconds=1), times
-    assert platform.queue(theirs.queue)[0] == sent()
+    assert platform.queue(host.queue)[0] == sent()

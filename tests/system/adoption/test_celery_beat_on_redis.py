@@ -3,8 +3,8 @@
 import signal
 from datetime import datetime, timedelta
 
-from tests.runs.celery_beat.conftest import their_template, theirs
-from tests.runs.celery_beat.host import Theirs
+from tests.runs.celery_beat.conftest import host, host_template
+from tests.runs.celery_beat.host import HostProject
 from tests.support.processes import Processes
 from tests.support.servers.redis import PrivateRedis
 from tests.support.waiting import wait_until
@@ -18,7 +18,7 @@ from tests.system.adoption.test_celery_beat import (
     settle_and_stop,
 )
 
-__all__ = ["their_template", "theirs"]
+__all__ = ["host_template", "host"]
 
 ROWS = f"""
 import os
@@ -34,37 +34,35 @@ PeriodicTask.objects.create(name="routed", task="their.routed", interval=hour, s
 
 
 def test_rows_fire_once_while_a_scheduler_is_killed_and_redis_goes_and_comes_back(
-    theirs: Theirs, private_redis: PrivateRedis, processes: Processes
+    host: HostProject, private_redis: PrivateRedis, processes: Processes
 ) -> None:
-    theirs.broker_url = private_redis.url
-    worker = theirs.start_worker(processes)
-    theirs.python(ROWS)
-    schedulers = [theirs.start_beat(processes, name) for name in ("one", "other")]
+    host.broker_url = private_redis.url
+    worker = host.start_worker(processes)
+    host.python(ROWS)
+    schedulers = [host.start_beat(processes, name) for name in ("one", "other")]
     worker.wait_for_output("ready.", 60)
     for scheduler in schedulers:
         scheduler.wait_for_output("celery-beat is at work", 60)
     pids = {str(scheduler.pid) for scheduler in schedulers}
-    wait_until(lambda: schedulers_of(theirs) == pids, 60, "both to send")
+    wait_until(lambda: schedulers_of(host) == pids, 60, "both to send")
     wait_until(amid_a_second, 15, "a quiet moment", interval=0.01)
     killed, survivor = schedulers
     killed.send(signal.SIGKILL)
-    wait_until(lambda: schedulers_of(theirs) == {str(survivor.pid)}, 30, "the other to have taken over")
+    wait_until(lambda: schedulers_of(host) == {str(survivor.pid)}, 30, "the other to have taken over")
 
     wait_until(amid_a_second, 15, "a quiet moment", interval=0.01)
     private_redis.kill()
     survivor.wait_for_output("the broker of the periodic tasks takes nothing: ", 10)
-    before = len(theirs.firings())
+    before = len(host.firings())
     private_redis.start()
-    wait_until(lambda: len(theirs.firings()) > before + len(EVERY_SECOND), 20, "firings after it came back")
-    settle_and_stop(theirs, schedulers)
+    wait_until(lambda: len(host.firings()) > before + len(EVERY_SECOND), 20, "firings after it came back")
+    settle_and_stop(host, schedulers)
 
-    noted = {
-        str(firing["message_id"]) for firing in theirs.firings() if "may have arrived" in firing["error"]
-    }
-    assert_none_is_doubled(theirs, but=noted)
-    assert_none_is_lost(theirs, EVERY_SECOND, timedelta(seconds=1))
-    (dressed,), (routed,) = lines(theirs, "dressed"), lines(theirs, "routed")
-    assert dressed["queue"] == f"{theirs.queue}.other" and dressed["priority"] == 7
+    noted = {str(firing["message_id"]) for firing in host.firings() if "may have arrived" in firing["error"]}
+    assert_none_is_doubled(host, but=noted)
+    assert_none_is_lost(host, EVERY_SECOND, timedelta(seconds=1))
+    (dressed,), (routed,) = lines(host, "dressed"), lines(host, "routed")
+    assert dressed["queue"] == f"{host.queue}.other" and dressed["priority"] == 7
     assert dressed["colour"] == "red" and dressed["kwargs"] == {"a": 1}
     assert 80 < datetime.fromisoformat(dressed["expires"]).timestamp() - dressed["at"] < 91
-    assert routed["queue"] == f"{theirs.queue}.routed"
+    assert routed["queue"] == f"{host.queue}.routed"

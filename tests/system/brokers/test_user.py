@@ -113,7 +113,7 @@ def test_it_is_audited_without_its_password_and_a_new_password_ends_the_old(
     connect(broker, second).connect()
     with pytest.raises(amqp.AccessRefused):
         connect(broker, first).connect()
-    entries = AuditEntry.objects.filter(action="broker_user.made")
+    entries = AuditEntry.objects.filter(action="broker_user.created")
     assert [entry.after["user"] for entry in entries if entry.after] == ["bk.acme", "bk.acme"]
     kept = str(list(entries.values()))
     assert first["password"] not in kept and second["password"] not in kept
@@ -154,7 +154,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(tenant: Tenant, settings: Any) 
     with pytest.raises(CommandError, match="does not answer") as refusal:
         call_command("broker_user", "acme")
     assert "zebra" not in str(refusal.value)
-    assert not AuditEntry.objects.filter(action="broker_user.made").exists()
+    assert not AuditEntry.objects.filter(action="broker_user.created").exists()
 
 
 def test_an_api_that_refuses_leaves_no_entry_and_no_user(
@@ -172,7 +172,7 @@ def test_an_api_that_refuses_leaves_no_entry_and_no_user(
     settings.BROKER_API_URL = f"https://guest:wrong@127.0.0.1:{broker.management_port}"
     with pytest.raises(CommandError, match="refuses: 401"):
         call_command("broker_user", "other")
-    assert not AuditEntry.objects.filter(action="broker_user.made").exists()
+    assert not AuditEntry.objects.filter(action="broker_user.created").exists()
     assert users() == before
 
 
