@@ -29,7 +29,7 @@ from scheduler_project.sdk import outcomes
 from scheduler_project.sdk.execution.attempt import MAX_RESULT
 from scheduler_project.sdk.ledger.callback_token import digest_of, token_of
 from scheduler_project.sdk.ledger.interface import Claim, CompletedClaim
-from scheduler_project.sdk.retries import classified, decide
+from scheduler_project.sdk.retries import classified, verdict_on
 from scheduler_project.sdk.secret_values.masking import Masker
 from scheduler_project.sdk.secret_values.names import secret_values_of
 from scheduler_project.sdk.shared.claim_record import unpack_claim
@@ -70,7 +70,7 @@ def complete(run: UUID, token: str, data: object) -> Json:
         outcome = masked_content(content, ledger.with_secrets(claim)).outcome
         outcome = replace(outcome, callback_digest=digest, callback_content=content.digest)
         outcome = classified(outcome, claim.retry)
-        verdict = decide(outcome, claim.attempt, claim.retry, losses=claim.losses)
+        verdict = verdict_on(outcome, claim.attempt, claim.retry, losses=claim.losses)
         ledger.report([CompletedClaim(claim, outcome, verdict)])
     return _became(run, digest, content)
 
@@ -216,5 +216,5 @@ def _missed(overdue: Overdue, now: datetime) -> CompletedClaim:
     line = f"No callback came within {overdue.patience}." if overdue.patience else "No callback came."
     outcome = outcomes.stated_failure(outcomes.TIMEOUT, "CallbackTimeout", line, now, now)
     outcome = classified(outcome, retry)
-    verdict = decide(outcome, overdue.attempt, retry, losses=overdue.losses)
+    verdict = verdict_on(outcome, overdue.attempt, retry, losses=overdue.losses)
     return CompletedClaim(claim, replace(outcome, callback_digest=overdue.digest), verdict)

@@ -46,7 +46,7 @@ class Verdict:
     delay: float = 0.0
 
 
-def decide(
+def verdict_on(
     outcome: Outcome,
     attempt: int,
     retry: Mapping[str, Any] | None,

@@ -16,7 +16,7 @@ from runs.transitions import Cancelled, cancel_live_runs
 from scheduler_project.sdk.ledger.callback_token import token_of
 from scheduler_project.sdk.ledger.interface import Claim, CompletedClaim, Ledger
 from scheduler_project.sdk.ledger.postgres import SQL, report_values
-from scheduler_project.sdk.retries import decide
+from scheduler_project.sdk.retries import verdict_on
 from tests.races.staging import dsn, meanwhile, second_connection, wait_until_somebody_waits_for
 from tests.runs.ledger.claims import either_ledger as ledger
 from tests.runs.ledger.test_callbacks import accepted, claimed, waiting
@@ -45,7 +45,7 @@ def test_a_callback_that_meets_the_report_of_the_202_waits_for_it_and_ends_the_r
     claim = claimed(ledger)
     token = token_of(claim.token, claim.run_id, claim.claim_seq)
     outcome = accepted(claim)
-    values = report_values([CompletedClaim(claim, outcome, decide(outcome, 1, claim.retry))])
+    values = report_values([CompletedClaim(claim, outcome, verdict_on(outcome, 1, claim.retry))])
     with second_connection() as worker:
         worker.execute(SQL["end_attempts"], values)
         with meanwhile(lambda: complete(claim, token)) as callback:
@@ -63,7 +63,7 @@ def test_the_report_of_a_202_that_meets_the_callback_waits_for_it_and_changes_no
     with second_connection() as web:
         web.execute(SQL["end_attempts"], _completion(claim))
         with meanwhile(
-            lambda: ledger.report([CompletedClaim(claim, outcome, decide(outcome, 1, claim.retry))])
+            lambda: ledger.report([CompletedClaim(claim, outcome, verdict_on(outcome, 1, claim.retry))])
         ) as report:
             wait_until_somebody_waits_for(web)
             web.commit()
@@ -173,7 +173,7 @@ def _state(callback: "Future[Any]") -> Any:
 
 def _completion(claim: Claim, content: str = "c" * 64) -> dict[str, Any]:
     outcome = accepted(claim, callback_content=content)
-    return report_values([CompletedClaim(claim, outcome, decide(outcome, 1, claim.retry))])
+    return report_values([CompletedClaim(claim, outcome, verdict_on(outcome, 1, claim.retry))])
 
 
 def _cancel(session: Any, claim: Claim) -> Cancelled:

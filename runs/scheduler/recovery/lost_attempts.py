@@ -14,7 +14,7 @@ from runs.scheduler.trigger import overlap
 from runs.sql import Connection, rows
 from runs.transitions import EndedAttempt
 from scheduler_project.sdk.outcomes import WORKER_LOST, stated_failure
-from scheduler_project.sdk.retries import DEAD, DELAYED, decide, max_losses_of
+from scheduler_project.sdk.retries import DEAD, DELAYED, max_losses_of, verdict_on
 
 LOST_LINE = "The worker was lost."
 # By the statement that finds such claims.
@@ -73,5 +73,5 @@ def _decide(claim: LostClaim) -> EndedAttempt:
     retry["max_losses"] = max_losses_of(retry, settings.MAX_WORKER_LOSSES)
     epoch = datetime.fromtimestamp(0).astimezone()
     outcome = stated_failure(WORKER_LOST, "WorkerLost", LOST_LINE, epoch, epoch)
-    verdict = decide(outcome, claim.attempt, retry, losses=claim.losses)
+    verdict = verdict_on(outcome, claim.attempt, retry, losses=claim.losses)
     return EndedAttempt(claim.run_id, claim.seq, claim.worker, verdict.state, verdict.delay)

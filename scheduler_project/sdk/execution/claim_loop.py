@@ -17,7 +17,7 @@ from functools import partial
 from ..errors import LedgerRefused, LedgerUnavailable
 from ..ledger.interface import Claim, ClaimRequest, CompletedClaim, WorkQueue, base_token, given_back
 from ..process import processes
-from ..retries import decide
+from ..retries import verdict_on
 from ..secret_values.encryption import hide_keys
 from ..shared.claim_record import pack_claim, pack_completion_for_slot
 from ..shared.folder import Runtime
@@ -167,7 +167,7 @@ class ClaimLoop:
                 if owned_slot.begin(nth, claim.claim_seq, deadline, partial(spool.holds, claim.token)):
                     store, name = self.runtime.log_store, self.runtime.config.name
                     outcome = execute(claim, owned_slot, self.targets, store, interrupts, name)
-                    verdict = decide(outcome, claim.attempt, claim.retry, losses=claim.losses)
+                    verdict = verdict_on(outcome, claim.attempt, claim.retry, losses=claim.losses)
                     completed[nth] = one = CompletedClaim(claim, outcome, verdict)
                     if not owned_slot.complete(nth, pack_completion_for_slot(one.outcome, one.verdict)):
                         spool.put(PendingReport.of(one))

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from ..ledger.interface import Claim, token_at
 from ..outcomes import CANCELLED, TIMEOUT, WORKER_LOST, Outcome, now_utc, stated_failure, stopped_outcome
 from ..process import processes
-from ..retries import classified, decide
+from ..retries import classified, verdict_on
 from ..shared.claim_record import unpack_claim
 from ..shared.folder import Runtime
 from ..shared.slot_record import (
@@ -241,7 +241,7 @@ class SlotWatch:
         if reason == "given_back":
             return PendingReport(claim)
         outcome = classified(self._outcome_of_stopped(slot, reason, claim.timeout), claim.retry)
-        verdict = decide(outcome, claim.attempt, claim.retry, losses=claim.losses)
+        verdict = verdict_on(outcome, claim.attempt, claim.retry, losses=claim.losses)
         return PendingReport(claim, outcome, verdict, log_is_open=True)
 
     def _outcome_of_stopped(self, slot: Slot, reason: str, timeout: float) -> Outcome:

@@ -22,7 +22,7 @@ from runs.states import LiveState
 from scheduler_project.sdk.ledger.callback_token import digest_of, token_of
 from scheduler_project.sdk.ledger.interface import Claim, Ledger
 from scheduler_project.sdk.outcomes import LogPointer, Outcome
-from scheduler_project.sdk.retries import decide
+from scheduler_project.sdk.retries import verdict_on
 from tests.runs.ledger.claims import SUCCESS, claim_next, failed, succeeded, tell
 from tests.runs.ledger.claims import either_ledger as ledger
 from tests.runs.ledger.claims import ledger as postgres_ledger
@@ -52,7 +52,7 @@ def claimed(ledger: Ledger, job: Job | None = None, **live: Any) -> Claim:
 def waiting(ledger: Ledger, job: Job | None = None, **values: Any) -> tuple[Claim, str]:
     claim = claimed(ledger, job)
     outcome = accepted(claim, **values)
-    assert tell(ledger, claim, outcome, decide(outcome, claim.attempt, claim.retry)) == "waiting_callback"
+    assert tell(ledger, claim, outcome, verdict_on(outcome, claim.attempt, claim.retry)) == "waiting_callback"
     return claim, token_of(claim.token, claim.run_id, claim.claim_seq)
 
 
@@ -185,7 +185,7 @@ def test_a_callback_may_be_faster_than_the_report(ledger: Ledger) -> None:
     assert complete(claim, token).json()["state"] == "succeeded"
     assert Run.objects.get().ended_from == "running"
     outcome = accepted(claim)
-    tell(ledger, claim, outcome, decide(outcome, 1, claim.retry))
+    tell(ledger, claim, outcome, verdict_on(outcome, 1, claim.retry))
     assert Run.objects.get().state == "succeeded" and not LiveRun.objects.exists()
 
 
@@ -193,14 +193,14 @@ def test_a_report_told_twice_is_heard_once(ledger: Ledger) -> None:
     claim, token = waiting(ledger, seconds=3600.0)
     before = LiveRun.objects.get().wake_at
     outcome = accepted(claim)
-    assert tell(ledger, claim, outcome, decide(outcome, 1, claim.retry)) == "waiting_callback"
+    assert tell(ledger, claim, outcome, verdict_on(outcome, 1, claim.retry)) == "waiting_callback"
     assert LiveRun.objects.get().wake_at == before
 
 
 def test_a_worker_cannot_end_what_waits(ledger: Ledger) -> None:
     """Its process may be killed after the report was heard, and its guard then tells of a loss."""
     claim, token = waiting(ledger)
-    assert tell(ledger, claim, failed(), decide(failed(), 1, claim.retry)) is None
+    assert tell(ledger, claim, failed(), verdict_on(failed(), 1, claim.retry)) is None
     assert tell(ledger, claim, succeeded(), SUCCESS) is None
     assert LiveRun.objects.get().state == LiveState.WAITING_CALLBACK
 
@@ -295,7 +295,7 @@ def test_accepted_after_a_cancel_was_asked_is_cancelled(ledger: Ledger) -> None:
     claim = claimed(ledger)
     services.cancel_run(Run.objects.get(), "not needed")
     outcome = accepted(claim)
-    assert tell(ledger, claim, outcome, decide(outcome, 1, claim.retry)) == "cancelled"
+    assert tell(ledger, claim, outcome, verdict_on(outcome, 1, claim.retry)) == "cancelled"
 
 
 def test_what_waits_counts_for_the_job_s_limit(ledger: Ledger) -> None:

@@ -19,7 +19,7 @@ from runs.services import runs as services
 from runs.states import LiveState, Trigger
 from scheduler_project.sdk.ledger.interface import Claim, Ledger, given_back
 from scheduler_project.sdk.outcomes import Outcome, stated_failure
-from scheduler_project.sdk.retries import Verdict, decide
+from scheduler_project.sdk.retries import Verdict, verdict_on
 from tests.runs.ledger.claims import SUCCESS, claim_next, succeeded, tell
 from tests.runs.ledger.claims import either_ledger as ledger
 from tests.support.api_client import Caller, refusal
@@ -125,7 +125,7 @@ class TestCounting:
         for _ in range(3):
             claim = claim_next(ledger, job)
             assert claim is not None
-            tell(ledger, claim, failure(), decide(failure(), claim.attempt, {"max_attempts": 9}))
+            tell(ledger, claim, failure(), verdict_on(failure(), claim.attempt, {"max_attempts": 9}))
             for state in (LiveState.READY, LiveState.QUEUED):
                 LiveRun.objects.filter(pk=run.pk).update(state=state)
         assert breaker(job).state == BreakerState.OPEN

@@ -12,7 +12,7 @@ from scheduler_project.sdk.execution.attempt import execute
 from scheduler_project.sdk.execution.interrupts import Interrupts
 from scheduler_project.sdk.ledger.postgres import PostgresLedger
 from scheduler_project.sdk.outcomes import LogPointer
-from scheduler_project.sdk.retries import decide
+from scheduler_project.sdk.retries import verdict_on
 from scheduler_project.sdk.targets.registry import Executor, TargetCall, Targets
 from tests.runs.ledger.claims import claim_next, ledger, tell
 from tests.runs.targets.executed import OneSlot
@@ -54,7 +54,7 @@ def test_a_megabyte_leaves_a_pointer_in_the_database_and_itself_in_the_store(
     assert slot.owned_slot is not None
     targets.add("celery", body)
     outcome = execute(claim, slot.owned_slot, targets, slot.store, Interrupts(slot.owned_slot), "w")
-    tell(ledger, claim, outcome, decide(outcome, 1, {"max_attempts": 1}))
+    tell(ledger, claim, outcome, verdict_on(outcome, 1, {"max_attempts": 1}))
     with connection.cursor() as cursor:
         cursor.execute(ROWS)
         [[size]] = cursor.fetchall()

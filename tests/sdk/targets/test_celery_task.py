@@ -18,7 +18,7 @@ from scheduler_project.sdk.ledger.interface import Claim
 from scheduler_project.sdk.logs.capture import AttemptLog
 from scheduler_project.sdk.logs.folder import FolderLogStore
 from scheduler_project.sdk.outcomes import Outcome, now_utc
-from scheduler_project.sdk.retries import decide
+from scheduler_project.sdk.retries import verdict_on
 from scheduler_project.sdk.shared.owned_slot import OwnedSlot
 from scheduler_project.sdk.shared.slots import SlotTable
 from scheduler_project.sdk.targets.celery_task import CeleryTarget
@@ -247,7 +247,7 @@ def test_the_policy_of_the_job_is_the_tasks_limit(table: Table, attempt: int, mo
     outcome = table.call("t.retries", attempt=attempt, retry={"max_attempts": most}, kwargs={"countdown": 7})
     assert outcome.error_type == "ValueError"
     assert (outcome.retry_after == 7.0) is asks
-    assert (decide(outcome, attempt, {"max_attempts": most}).state == "delayed") is asks
+    assert (verdict_on(outcome, attempt, {"max_attempts": most}).state == "delayed") is asks
 
 
 def test_a_task_may_act_on_its_last_attempt(table: Table) -> None:

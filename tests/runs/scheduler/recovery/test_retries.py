@@ -12,7 +12,7 @@ from runs.scheduler.recovery.recover import RecoveryMemory, recover_once
 from runs.states import LiveState
 from scheduler_project.sdk.ledger.interface import Claim, Ledger, given_back
 from scheduler_project.sdk.outcomes import WORKER_LOST, stated_failure
-from scheduler_project.sdk.retries import Verdict, decide
+from scheduler_project.sdk.retries import Verdict, verdict_on
 from tests.runs.ledger.claims import claim_next, failed, tell
 from tests.runs.ledger.claims import either_ledger as ledger
 from tests.support.factories import make_job, make_run, make_worker, now
@@ -103,7 +103,7 @@ def test_guard_and_rescue_keep_to_the_jobs_cap_of_losses(
     retry = {"max_attempts": 1, "backoff": "immediate", "base": 1, "cap": 1, "max_losses": most}
     job = make_job(spec={"retry": retry})
     by_guard = claim_of(ledger, job, losses=losses)
-    verdict = decide(lost(), by_guard.attempt, by_guard.retry, losses=by_guard.losses)
+    verdict = verdict_on(lost(), by_guard.attempt, by_guard.retry, losses=by_guard.losses)
     assert tell(ledger, by_guard, lost(), verdict) == state
     at = now()
     worker = make_worker(job.pool, state="lost")

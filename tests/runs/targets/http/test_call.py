@@ -28,7 +28,7 @@ from runs.targets.http.call import execute
 from runs.targets.http.ssrf import AddressRefused, CheckedAddresses, is_public
 from scheduler_project.sdk.ledger.callback_token import token_of
 from scheduler_project.sdk.outcomes import PermanentError, now_utc, stated_failure
-from scheduler_project.sdk.retries import MAX_REQUESTED_DELAY, decide
+from scheduler_project.sdk.retries import MAX_REQUESTED_DELAY, verdict_on
 from scheduler_project.sdk.secret_values.names import secret_values_of
 from scheduler_project.sdk.targets.registry import TargetCall, TargetFailed, WaitForCallback
 from tests.runs.targets.executed import OneSlot
@@ -219,7 +219,7 @@ def test_retry_after_may_be_a_date_to_come(call: Caller, server: Server) -> None
 def test_a_retry_after_of_years_is_obeyed_for_days(value: str) -> None:
     asked = http.retry_after(value)
     failed = stated_failure("transient", "HTTP 503", "busy", now_utc(), now_utc(), retry_after=asked)
-    assert decide(failed, 1, {}).delay == MAX_REQUESTED_DELAY
+    assert verdict_on(failed, 1, {}).delay == MAX_REQUESTED_DELAY
 
 
 def test_a_redirect_is_not_followed(call: Caller, server: Server) -> None:
