@@ -33,7 +33,7 @@ class ActionFilter(DropdownFilter):  # type: ignore[misc]
 
 
 class AuditEntryAdmin(Admin):
-    list_display: Any = ("when", "shown_actor", "action", "about", "changed", "reason")
+    list_display: Any = ("when", "actor_column", "action", "about", "changed", "reason")
     list_filter = (ActionFilter, ("actor_kind", ChoicesDropdownFilter))
     list_filter_submit = True
     list_filter_sheet = False
@@ -45,11 +45,11 @@ class AuditEntryAdmin(Admin):
     sortable_by = ()
     actions = None
     fields = (
-        ("when", "shown_actor", "address"),
+        ("when", "actor_column", "address"),
         ("action", "about", "request_id"),
         "reason",
-        "shown_before",
-        "shown_after",
+        "before_column",
+        "after_column",
     )
 
     def has_add_permission(self, request: HttpRequest) -> bool:
@@ -65,7 +65,7 @@ class AuditEntryAdmin(Admin):
         return format_html('<span class="bk-nowrap">{}</span>', f"{entry.at:%-d %b %Y %H:%M:%S}")
 
     @admin.display(description="who")
-    def shown_actor(self, entry: AuditEntry) -> SafeString:
+    def actor_column(self, entry: AuditEntry) -> SafeString:
         return format_html('<span class="bk-nowrap">{} ({})</span>', entry.actor, entry.actor_kind)
 
     @admin.display(description="about")
@@ -84,11 +84,11 @@ class AuditEntryAdmin(Admin):
         return shorten(names, 60, placeholder=" …") or "–"
 
     @admin.display(description="before")
-    def shown_before(self, entry: AuditEntry) -> SafeString | str:
+    def before_column(self, entry: AuditEntry) -> SafeString | str:
         return pretty(entry.before)
 
     @admin.display(description="after")
-    def shown_after(self, entry: AuditEntry) -> SafeString | str:
+    def after_column(self, entry: AuditEntry) -> SafeString | str:
         return pretty(entry.after)
 
 

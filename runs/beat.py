@@ -168,8 +168,8 @@ def _platform_loops(also: Sequence[Loop]) -> tuple[list[Loop], "Publishers"]:
     for loop in also:
         loop.observers = observers
     status = SchedulerStatus([trigger, dispatch, recovery, *also], totals)
-    presence = Loop("presence", dsn, lambda session: StatusLoop(session, status))
-    return [trigger, dispatch, recovery, *also, presence], publishers
+    status_loop = Loop("status", dsn, lambda session: StatusLoop(session, status))
+    return [trigger, dispatch, recovery, *also, status_loop], publishers
 
 
 def _refuse_transaction_pooler(dsn: str) -> None:

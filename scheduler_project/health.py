@@ -103,9 +103,9 @@ def figures(in_full: bool) -> dict[str, Any]:
         "database": "ok",
         "schedulers": alive,
         "slices": JOB_SLICES,
-        "slices_held_by_nobody": len(unheld["slices"]) if unheld else JOB_SLICES,
+        "unheld_slices": len(unheld["slices"]) if unheld else JOB_SLICES,
         "slices_behind": len(behind),
-        "pools_held_by_nobody": len(unheld["pools"]) if unheld else Pool.objects.count(),
+        "unheld_pools": len(unheld["pools"]) if unheld else Pool.objects.count(),
         "recovery_is_held": bool(unheld and not unheld["recovery"]),
         "oldest_due_seconds": max(due.values(), default=0.0),
         "oldest_waiting_seconds": max(waiting.values(), default=0.0),
@@ -129,8 +129,8 @@ def _details(
     return {
         "oldest_due_seconds_by_slice": due,
         "oldest_waiting_seconds_by_pool": {slugs.get(pool, str(pool)): at for pool, at in waiting.items()},
-        "slices_held_by_nobody": sorted(unheld.get("slices", ())),
-        "pools_held_by_nobody": sorted(slugs.get(pool, str(pool)) for pool in unheld.get("pools", ())),
+        "unheld_slices": sorted(unheld.get("slices", ())),
+        "unheld_pools": sorted(slugs.get(pool, str(pool)) for pool in unheld.get("pools", ())),
         "schedulers": [
             {
                 "host": node.host,

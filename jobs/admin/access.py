@@ -79,7 +79,7 @@ class ApiKeyForm(forms.ModelForm):  # type: ignore[type-arg]
 
 class ApiKeyAdmin(TenantScopedAdmin):
     form = ApiKeyForm
-    list_display = ("name", "tenant", "shown_prefix", "role", "pool", "shown_state", "expires", "last_used")
+    list_display = ("name", "tenant", "prefix_column", "role", "pool", "state_column", "expires", "last_used")
     list_filter = (*related("tenant"), ("role", ChoicesDropdownFilter))
     search_fields = ("name", "prefix")
     list_select_related = ("tenant", "pool")
@@ -88,13 +88,13 @@ class ApiKeyAdmin(TenantScopedAdmin):
     fields = (("tenant", "name"), ("role", "pool"), "expires_at")
     actions_detail = ["revoke"]
 
-    shown_prefix = column("begins with", lambda key: f"bk_{key.prefix}_…")
-    shown_state = column("state", lambda key: key_state(key))
+    prefix_column = column("begins with", lambda key: f"bk_{key.prefix}_…")
+    state_column = column("state", lambda key: key_state(key))
     expires = moment_column("expires_at", empty="never")
     last_used = moment_column("last_used_at", empty="never")
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        shown = ("tenant", "name", "role", "pool", "shown_prefix", "shown_state", "expires", "last_used")
+        shown = ("tenant", "name", "role", "pool", "prefix_column", "state_column", "expires", "last_used")
         return shown if obj else self.fields
 
     def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:

@@ -13,7 +13,7 @@ from jobs.models import Tenant
 
 
 class TenantAuditAdmin(LongListAdmin, AuditEntryAdmin):
-    list_display = ("when", "tenant", "shown_actor", "action", "about", "changed", "reason")
+    list_display = ("when", "tenant", "actor_column", "action", "about", "changed", "reason")
 
     tenant = column("tenant", lambda entry: entry.tenant_slug)
 

@@ -20,9 +20,9 @@ class DeclarationAdmin(ReadOnlyAdmin):
     search_fields = ("name",)
     list_select_related = ("tenant", "pool")
     ordering = ("-declared_at",)
-    fields = (("name", "tenant", "pool"), "shown_spec", ("declared", "state"), "error")
+    fields = (("name", "tenant", "pool"), "spec_column", ("declared", "state"), "error")
 
-    shown_spec = json_column("spec", "declared as")
+    spec_column = json_column("spec", "declared as")
     state = column("state", lambda declaration: state_label(declaration, "applied"))
     declared = moment_column("declared_at")
 
@@ -35,12 +35,12 @@ class RunRequestAdmin(LongListAdmin):
     fields = (
         ("key", "tenant", "pool"),
         ("job", "run"),
-        "shown_spec",
+        "spec_column",
         ("requested", "planned", "state"),
         "error",
     )
 
-    shown_spec = json_column("spec", "request")
+    spec_column = json_column("spec", "request")
     state = column("state", lambda request: state_label(request, "created"))
     requested = moment_column("requested_at")
     planned = moment_column("at", "planned")

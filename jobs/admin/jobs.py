@@ -36,36 +36,36 @@ class JobAdmin(ServiceAdmin):
 
     form = JobForm
     paginator = UncountedPaginator
-    list_display: Any = ("shown_name", "tenant", "shown_status", "schedule", "next_run", "pool", "priority")
+    list_display: Any = ("name_column", "tenant", "status_column", "schedule", "next_run", "pool", "priority")
     list_filter = (("status", ChoicesDropdownFilter), *related("tenant", "pool"))
     search_fields = ("name",)
     search_help_text = "Search by name"
     list_select_related = ("tenant", "pool", "clock")
     # The order of job_newest_first_idx: without the tenant first, all jobs are sorted for one page.
     ordering = ("tenant_id", "-created_at", "-id")
-    sortable_by = ("shown_name", "next_run", "priority")
+    sortable_by = ("name_column", "next_run", "priority")
     autocomplete_fields = ("tenant", "pool")
     actions: Any = ("pause_chosen", "resume_chosen")
     actions_detail: Any = ["pause", "resume", "set_override", "cancel", "delete"]
     actions_row: Any = ["pause", "resume", "cancel"]
     change_form_outer_before_template = "jobs/job_summary.html"
     conditional_fields = CONDITIONS
-    shown_name = column("name", lambda job: on_one_line(job.name), ordering="name")
-    shown_status = column("status", lambda job: status_label(job), ordering="status")
+    name_column = column("name", lambda job: on_one_line(job.name), ordering="name")
+    status_column = column("status", lambda job: status_label(job), ordering="status")
     schedule = column("schedule", lambda job: schedule_text(job, current_version(job)))
     next_run = column("next run", lambda job: moment(job.clock.next_run_at), ordering="clock__next_run_at")
-    shown_target = column("target", lambda job: as_json(current_version(job).target))
-    shown_timeout = column("timeout", lambda job: milliseconds_as_text(current_version(job).timeout_ms))
-    shown_retry = column("retry", lambda job: in_line(current_version(job).retry))
-    shown_tags = column("tags", lambda job: in_line(job.tags))
-    readonly_fields = ("shown_target", "schedule", "shown_timeout", "shown_retry", "shown_tags")
+    target_column = column("target", lambda job: as_json(current_version(job).target))
+    timeout_column = column("timeout", lambda job: milliseconds_as_text(current_version(job).timeout_ms))
+    retry_column = column("retry", lambda job: in_line(current_version(job).retry))
+    tags_column = column("tags", lambda job: in_line(job.tags))
+    readonly_fields = ("target_column", "schedule", "timeout_column", "retry_column", "tags_column")
     viewed_fields = (
         ("name", "tenant", "pool"),
         "description",
-        ("priority", "shown_tags"),
-        "shown_target",
+        ("priority", "tags_column"),
+        "target_column",
         "schedule",
-        ("shown_timeout", "shown_retry"),
+        ("timeout_column", "retry_column"),
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:

@@ -7,14 +7,14 @@ from jobs.admin.html import BUSY, QUIET, WARNING, label
 
 class OverrideAdmin(LongListAdmin):
     tenant_path = "job__tenant"
-    list_display = ("planned", "shown_job", "change", "moved", "state", "note", "made_by")
+    list_display = ("planned", "job_column", "change", "moved", "state", "note", "made_by")
     list_filter = related("job")
     list_select_related = ("job",)
     ordering = ("-planned_at", "-id")
     actions = None
 
     planned = moment_column("planned_at", "planned time")
-    shown_job = link_column("job")
+    job_column = link_column("job")
     change = column("change", lambda row: label("moved", BUSY) if row.moved_to else label("skipped", WARNING))
     moved = moment_column("moved_to", "moved to")
     state = column("state", lambda row: label("done", QUIET) if row.done_at else "")

@@ -37,14 +37,14 @@ class ExportDialog(ReasonDialog):
 
 
 class PoolAdmin(PlatformAdmin):
-    list_display = ("slug", "description", "shown_state", "open_to", "kinds", "tasks")
+    list_display = ("slug", "description", "state_column", "open_to", "kinds", "tasks")
     search_fields = ("slug", "description")
     ordering = ("slug",)
     autocomplete_fields = ("tenants",)
     actions_detail = ["export", "pause", "resume"]
     readonly_fields = ("known_tasks",)
 
-    shown_state = column(
+    state_column = column(
         "state", lambda pool: label("paused", WARNING) if pools.pauses(pool).exists() else label("open", GOOD)
     )
     open_to = column("tenants", lambda pool: "all" if pool.shared else "chosen ones")

@@ -121,7 +121,7 @@ class SuspensionStateFilter(admin.SimpleListFilter):
 class SuspensionAdmin(ServiceAdmin):
     form = SuspensionForm
     needed = Role.OPERATOR
-    list_display = ("concerns", "shown_state", "kind", "effect", "begins", "ends", "shown_note", "by")
+    list_display = ("concerns", "state_column", "kind", "effect", "begins", "ends", "note_column", "by")
     list_filter = (SuspensionStateFilter, ("kind", ChoicesDropdownFilter), *related("tenant", "pool"))
     list_select_related = ("tenant", "pool")
     search_fields = ("note", "tag_name", "tag_value")
@@ -133,21 +133,21 @@ class SuspensionAdmin(ServiceAdmin):
     actions = None
     viewed_fields = (
         "concerns",
-        ("shown_state", "kind", "effect"),
+        ("state_column", "kind", "effect"),
         ("begins", "ends", "lifted"),
-        "shown_note",
+        "note_column",
         ("by", "trail"),
     )
-    readonly_fields = ("concerns", "shown_state", "begins", "ends", "lifted", "shown_note", "by", "trail")
+    readonly_fields = ("concerns", "state_column", "begins", "ends", "lifted", "note_column", "by", "trail")
 
     concerns = column("concerns", lambda row: on_one_line(row.describe()))
-    shown_state = column("state", lambda row: state_label(row))
+    state_column = column("state", lambda row: state_label(row))
     begins = moment_column("begins_at", "begins")
     ends = column("ends", lambda row: moment(row.over_at) if row.over_at else "when lifted")
     lifted = column(
         "lifted", lambda row: row.lifted_at and format_html("{} by {}", moment(row.lifted_at), row.lifter)
     )
-    shown_note = column("note", lambda row: row.note)
+    note_column = column("note", lambda row: row.note)
     by = column("by", lambda row: row.maker)
     trail = column("audit trail", audit_trail)
 
@@ -187,7 +187,7 @@ class SuspensionAdmin(ServiceAdmin):
     def form_fieldsets(self, row: Any) -> Any:
         inputs = (("tag", "pool"), "everything", "effect", ("begins_at", "ends_at"), "note")
         if row is not None:
-            return [(None, {"fields": (("concerns", "shown_state"), "kind", *inputs, ("by", "trail"))})]
+            return [(None, {"fields": (("concerns", "state_column"), "kind", *inputs, ("by", "trail"))})]
         return [(None, {"fields": ("kind", "tenant", *inputs)})]
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:

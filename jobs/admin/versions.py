@@ -7,23 +7,23 @@ from jobs.admin.formatting import in_line, milliseconds_as_text, schedule_text
 
 class JobVersionAdmin(LongListAdmin):
     tenant_path = "job__tenant"
-    list_display = ("job", "version", "shown_schedule", "target_key", "overlap", "created", "created_by")
+    list_display = ("job", "version", "schedule_column", "target_key", "overlap", "created", "created_by")
     list_filter = related("job")
     list_select_related = ("job",)
     ordering = ("-id",)
     sortable_by = None
     fields = (
         ("job", "version"),
-        "shown_target",
-        ("shown_schedule", "overlap"),
-        ("shown_timeout", "shown_retry", "max_concurrency"),
+        "target_column",
+        ("schedule_column", "overlap"),
+        ("timeout_column", "retry_column", "max_concurrency"),
         ("created", "created_by"),
     )
 
-    shown_schedule = column("schedule", lambda version: schedule_text(version.job, version))
-    shown_target = json_column("target")
-    shown_timeout = column("timeout", lambda version: milliseconds_as_text(version.timeout_ms))
-    shown_retry = column("retry", lambda version: in_line(version.retry))
+    schedule_column = column("schedule", lambda version: schedule_text(version.job, version))
+    target_column = json_column("target")
+    timeout_column = column("timeout", lambda version: milliseconds_as_text(version.timeout_ms))
+    retry_column = column("retry", lambda version: in_line(version.retry))
     created = moment_column("created_at")
 
 

@@ -56,7 +56,7 @@ class Input:
     choices: Sequence[tuple[str, str]] = ()
     placeholder: str = ""
     # A condition of the form, such as "catch_up_policy == 'all'"; empty: always.
-    shown_when: str = ""
+    only_when: str = ""
     # Stands in the row of this input.
     beside: str = ""
 

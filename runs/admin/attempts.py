@@ -18,9 +18,9 @@ from runs.models import Run
 class AttemptAdmin(LongListAdmin):
     list_display = (
         "started",
-        "shown_outcome",
+        "outcome_column",
         "number",
-        "shown_run",
+        "run_column",
         "tenant",
         "worker_name",
         "duration",
@@ -31,16 +31,16 @@ class AttemptAdmin(LongListAdmin):
     list_select_related = ()
     actions = None
     fields = (
-        ("shown_run", "number", "claim_seq"),
-        ("shown_outcome", "next_state", "exit_code"),
+        ("run_column", "number", "claim_seq"),
+        ("outcome_column", "next_state", "exit_code"),
         ("started", "duration", "worker_name"),
         ("error_class", "error_type", "fingerprint"),
         "error_line",
     )
 
     started = moment_column("started_at")
-    shown_outcome = label_column("outcome", OUTCOME_COLOURS, "outcome")
-    shown_run = column("run", lambda row: link(page_of(Run(pk=row.run_id)), str(row.run_id)[-12:]))
+    outcome_column = label_column("outcome", OUTCOME_COLOURS, "outcome")
+    run_column = column("run", lambda row: link(page_of(Run(pk=row.run_id)), str(row.run_id)[-12:]))
     duration = column("took", lambda row: on_one_line(took(row.started_at, row.finished_at)))
     error = column("error", lambda row: Truncator(row.error_line).chars(90))
 

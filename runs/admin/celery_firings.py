@@ -27,7 +27,7 @@ DATABASE = "celery_beat"
 
 class CeleryFiringAdmin(OperatorAdmin):
     paginator = UncountedPaginator
-    list_display = ("planned", "name", "task", "shown_state", "sent", "missed", "scheduler", "error")
+    list_display = ("planned", "name", "task", "state_column", "sent", "missed", "scheduler", "error")
     list_filter = (("state", ChoicesDropdownFilter),)
     search_fields = ("=name", "=task", "=message_id")
     search_help_text = "The full name of a periodic task or of a Celery task, or the id of a message"
@@ -35,14 +35,14 @@ class CeleryFiringAdmin(OperatorAdmin):
     sortable_by = ()
     fields = (
         ("name", "task", "task_id"),
-        ("planned", "missed", "shown_state"),
+        ("planned", "missed", "state_column"),
         ("claimed", "sent", "scheduler"),
         ("message_id",),
         ("error",),
     )
 
     planned = moment_column("planned_at")
-    shown_state = label_column("state", COLOURS)
+    state_column = label_column("state", COLOURS)
     claimed = moment_column("claimed_at")
     sent = moment_column("sent_at")
     missed = moment_column("missed_since", "missed times since")

@@ -22,9 +22,9 @@ from runs.models import DeadLetter, Redrive, Run
 from runs.services import dead_letters, redrives
 from runs.services.dead_letters import MAX_DISMISSED, Redriven
 
-GROUP_COLUMNS = ("shown_error", "shown_count", "shown_jobs", "seen", "tenant", "action")
-LETTER_COLUMNS = ("died", "shown_job", "error", "action")
-DECIDED_COLUMNS = ("died", "shown_job", "error", "shown_decision", "decided", "note")
+GROUP_COLUMNS = ("error_column", "count_column", "jobs_column", "seen", "tenant", "action")
+LETTER_COLUMNS = ("died", "job_column", "error", "action")
+DECIDED_COLUMNS = ("died", "job_column", "error", "decision_column", "decided", "note")
 GROUP_BUTTONS = ("redrive_group", "dismiss_group")
 LETTER_BUTTONS = ("redrive", "dismiss")
 
@@ -39,16 +39,16 @@ class DeadLetterAdmin(LongListAdmin):
     list_before_template = "runs/dead_letters.html"
 
     # Columns of a group.
-    shown_error = column("error", lambda letter: error_with_link(letter))
-    shown_count = column("dead runs", lambda letter: letter.group and dialogs.counted(letter.group.size))
-    shown_jobs = column("jobs", lambda letter: job_links(letter))
+    error_column = column("error", lambda letter: error_with_link(letter))
+    count_column = column("dead runs", lambda letter: letter.group and dialogs.counted(letter.group.size))
+    jobs_column = column("jobs", lambda letter: job_links(letter))
     seen = column("first and last seen", lambda letter: first_and_last(letter))
     action = column("action", lambda letter: decision_buttons(letter))
     # Columns of a dead run.
-    shown_job = link_column("job")
+    job_column = link_column("job")
     died = column("died", lambda letter: link(page_of(Run(pk=letter.run_id)), moment(letter.died_at)))
     error = column("error", lambda letter: f"{letter.error_type}: {letter.error_line}"[:120])
-    shown_decision = column("decision", lambda letter: decision_label(letter))
+    decision_column = column("decision", lambda letter: decision_label(letter))
     decided = column("decided", lambda letter: decided_by(letter))
 
     def get_list_display(self, request: HttpRequest) -> Any:

@@ -66,7 +66,7 @@ class BreakerFilter(DropdownFilter):  # type: ignore[misc]
 
 class JobWithRunsAdmin(JobAdmin):
     list_display = (*JobAdmin.list_display[:5], "latest", *JobAdmin.list_display[5:])
-    shown_status = column("status", lambda job: status_with_breaker(job), ordering="status")
+    status_column = column("status", lambda job: status_with_breaker(job), ordering="status")
     change_list = JobChangeList
     latest = column("latest run", lambda job: latest_run(job))
     actions = ("run_chosen", "pause_chosen", "resume_chosen")

@@ -31,13 +31,13 @@ class LiveRunAdmin(RunListAdmin):
     change_list = LiveRunChangeList
     list_display = (
         "planned",
-        "shown_state",
-        "shown_job",
+        "state_column",
+        "job_column",
         "tenant",
         "pool",
-        "shown_worker",
+        "worker_column",
         "attempt",
-        "shown_reason",
+        "reason_column",
         "next_check",
     )
     list_filter = (("state", ChoicesDropdownFilter), *related("tenant", "pool", "job"), WorkerFilter)
@@ -45,10 +45,10 @@ class LiveRunAdmin(RunListAdmin):
     ordering = ("-pk",)
 
     planned = moment_column("planned_at", "planned at")
-    shown_state = label_column("state", COLOURS)
-    shown_job = link_column("job")
-    shown_worker = column("worker", lambda live: worker_link(live))
-    shown_reason = column("reason", lambda live: live.describe_reason())
+    state_column = label_column("state", COLOURS)
+    job_column = link_column("job")
+    worker_column = column("worker", lambda live: worker_link(live))
+    reason_column = column("reason", lambda live: live.describe_reason())
     next_check = moment_column("wake_at", "next check")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:

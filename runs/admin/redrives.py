@@ -18,9 +18,9 @@ COLOURS = {RedriveState.WORKING: BUSY, RedriveState.DONE: GOOD, RedriveState.STO
 class RedriveAdmin(LongListAdmin):
     list_display = (
         "started",
-        "shown_group",
+        "group_column",
         "tenant",
-        "shown_state",
+        "state_column",
         "made",
         "remaining",
         "refused",
@@ -34,20 +34,20 @@ class RedriveAdmin(LongListAdmin):
     actions_row = ["stop"]
     actions_detail = ["stop"]
     fields = (
-        ("fingerprint", "tenant", "shown_state"),
+        ("fingerprint", "tenant", "state_column"),
         ("made", "remaining", "refused"),
         "last_refusal",
         ("per_minute", "requested_by", "reason"),
         ("created_at", "ended_at", "ended_by"),
-        "shown_input",
+        "input_column",
     )
-    readonly_fields = ("shown_state", "remaining", "shown_input")
+    readonly_fields = ("state_column", "remaining", "input_column")
 
     started = column("started", lambda redrive: link(page_of(redrive), moment(redrive.created_at)))
-    shown_group = column("error", lambda redrive: link(letters_of(redrive), redrive.fingerprint))
-    shown_state = label_column("state", COLOURS)
+    group_column = column("error", lambda redrive: link(letters_of(redrive), redrive.fingerprint))
+    state_column = label_column("state", COLOURS)
     remaining = column("remaining", lambda redrive: counted(redrives.left(redrive)))
-    shown_input = json_column("input")
+    input_column = json_column("input")
     pace = column("per minute", lambda redrive: f"{redrive.per_minute:,}")
     by = column("by", lambda redrive: redrive.requested_by)
 

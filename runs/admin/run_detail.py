@@ -99,7 +99,7 @@ def log_tail(run: Run, number: int | None = None) -> dict[str, Any]:
     except (LogMissing, NoSuchAttempt) as missing:
         return {"missing": str(missing) or str(type(missing).__doc__)}
     end = lines(b"\n".join(log.splitlines()[-LINES_SHOWN:]))
-    shown = [shown_line(line) for line in end]
+    shown = [line_for_page(line) for line in end]
     return {"lines": shown, "left_out": max(0, len(log.splitlines()) - len(shown))}
 
 
@@ -108,7 +108,7 @@ def log_as_text(run: Run, number: int | None = None) -> str:
     return "".join(f"{line.at} {line.level or line.stream:<8} {line.text}\n" for line in log)
 
 
-def shown_line(line: Line) -> dict[str, str]:
+def line_for_page(line: Line) -> dict[str, str]:
     left_out = len(line.text) - CHARACTERS_SHOWN
     more = f"… ({left_out:,} characters more)" if left_out > 0 else ""
     return {

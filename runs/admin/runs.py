@@ -32,22 +32,22 @@ from scheduler_project.sdk.logs.store import LogMissing
 ATTEMPT_HEADINGS = ("Attempt", "Outcome", "Started", "Took", "Worker", "Error", "Then")
 
 DETAILS = (
-    ("id", "shown_version"),
+    ("id", "version_column"),
     ("trigger", "requested_by"),
-    ("created", "shown_retry_of"),
+    ("created", "retry_of_column"),
     ("priority", "traceparent"),
     ("error_class", "error_type"),
     "fingerprint",
-    "shown_input",
-    "shown_result",
+    "input_column",
+    "result_column",
 )
 
 
 class RunAdmin(RunListAdmin):
     list_display = (
         "planned",
-        "shown_state",
-        "shown_job",
+        "state_column",
+        "job_column",
         "tenant",
         "trigger",
         "tries",
@@ -69,20 +69,20 @@ class RunAdmin(RunListAdmin):
     fieldsets = (("Details", {"fields": DETAILS}),)
 
     planned = moment_column("planned_at", "planned at")
-    shown_state = column("state", lambda run: run_detail.state_label(run.current_state))
-    shown_job = link_column("job")
+    state_column = column("state", lambda run: run_detail.state_label(run.current_state))
+    job_column = link_column("job")
     tries = column("attempts", lambda run: run.live_or_none.attempt if run.live_or_none else run.attempts)
     duration = column("took", lambda run: on_one_line(run_detail.lasted(run)))
     error_or_reason = column(
         "error or reason", lambda run: Truncator(run_detail.reason_of(run) or run.error_line).chars(90)
     )
-    shown_version = column("version", lambda run: version_link(run))
+    version_column = column("version", lambda run: version_link(run))
     created = moment_column("created_at")
-    shown_retry_of = column(
+    retry_of_column = column(
         "retry of", lambda run: run.retry_of and link(page_of(Run(pk=run.retry_of)), run.retry_of)
     )
-    shown_input = json_column("input")
-    shown_result = json_column("result")
+    input_column = json_column("input")
+    result_column = json_column("result")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         # By separate queries: with joins the planner may read far more than the rows of one page.

@@ -50,7 +50,7 @@ def slowest_pass(node: SchedulerNode) -> str:
 class SchedulerNodeAdmin(OperatorAdmin):
     list_display = (
         "name",
-        "shown_condition",
+        "condition_column",
         "job_slices",
         "pools",
         "runs_recovery",
@@ -64,14 +64,14 @@ class SchedulerNodeAdmin(OperatorAdmin):
     search_fields = ("host",)
     fields = (
         ("host", "pid"),
-        ("shown_condition", "job_slices", "pools", "runs_recovery"),
+        ("condition_column", "job_slices", "pools", "runs_recovery"),
         ("trigger", "dispatch", "recovery", "celery_beat"),
         "totals",
         ("clock", "seen", "started", "left"),
     )
 
     name = column("scheduler", str, ordering="host")
-    shown_condition = column("state", lambda node: condition_label(node, database_now()))
+    condition_column = column("state", lambda node: condition_label(node, database_now()))
     slowest = column("longest recent pass", lambda node: slowest_pass(node))
     clock = column("clock ahead", lambda node: describe_skew(node.skew_ms))
     seen = moment_column("last_seen_at", "last seen")

@@ -32,7 +32,7 @@ class WorkerNodeAdmin(ReadOnlyAdmin):
         "name",
         "pool",
         "of_tenant",
-        "shown_state",
+        "state_column",
         "occupancy",
         "beat",
         "clock",
@@ -47,10 +47,10 @@ class WorkerNodeAdmin(ReadOnlyAdmin):
     fields = (
         "pool",
         "of_tenant",
-        "shown_state",
+        "state_column",
         "occupancy",
         "beat",
-        "shown_lease",
+        "lease_column",
         "held_back",
         "clock",
         "known_targets",
@@ -65,11 +65,11 @@ class WorkerNodeAdmin(ReadOnlyAdmin):
     change_form_outer_before_template = "runs/worker_page.html"
 
     of_tenant = column("tenant", lambda node: str(node.tenant) if node.tenant else "all", ordering="tenant")
-    shown_state = label_column("state", NODE_COLOURS)
+    state_column = label_column("state", NODE_COLOURS)
     occupancy = column("slots busy", lambda node: describe_occupancy(node))
     clock = column("clock ahead", lambda node: describe_skew(node.skew_ms), ordering="skew_ms")
     beat = moment_column("last_beat_at", "last heartbeat")
-    shown_lease = column("lease", lambda node: brief(timedelta(seconds=node.lease_seconds)))
+    lease_column = column("lease", lambda node: brief(timedelta(seconds=node.lease_seconds)))
     held_back = moment_column("held_until", "recovery held until")
     started = moment_column("started_at")
 

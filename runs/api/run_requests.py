@@ -117,7 +117,7 @@ class OneRunRequest(RunRequestView):
     def get(self, request: Request, request_id: str) -> Response:
         tenant, identity = tenant_of(request), read_id(request_id)
         run_requests.find(tenant, principal_of(request).pool, identity)
-        return self.answer(run_requests.shown_request(tenant, identity))
+        return self.answer(run_requests.request_as_json(tenant, identity))
 
 
 @extend_schema_view(post=BY_TENANT["cancel"])

@@ -62,7 +62,7 @@ def request_run(tenant: Tenant, pool: Pool, data: object, *, of_key: bool = Fals
             carry_out(request)
             request.applied_at = database_now()
             request.save()
-    return shown_request(tenant, request.pk), new
+    return request_as_json(tenant, request.pk), new
 
 
 def cancel(tenant: Tenant, pool: Pool | None, identity: UUID) -> Json:
@@ -75,7 +75,7 @@ def cancel(tenant: Tenant, pool: Pool | None, identity: UUID) -> Json:
             request.cancel_requested_at = database_now()
             carry_out(request)
             request.save()
-    return shown_request(tenant, identity)
+    return request_as_json(tenant, identity)
 
 
 def find(tenant: Tenant, pool: Pool | None, identity: UUID, *, lock: bool = False) -> RunRequest:
@@ -85,7 +85,7 @@ def find(tenant: Tenant, pool: Pool | None, identity: UUID, *, lock: bool = Fals
     return first_or_missing(requests.filter(tenant=tenant, pk=identity), f"there is no request {identity}")
 
 
-def shown_request(tenant: Tenant, identity: UUID) -> Json:
+def request_as_json(tenant: Tenant, identity: UUID) -> Json:
     found = fetch("requested_run", tenant=tenant.slug, id=identity, key=None)
     if not found:
         raise Missing(f"there is no request {identity}")

@@ -114,13 +114,13 @@ class Crew:
         self._wait_until_balanced()
         self._wait_until_runs_start()
         figures: dict[str, Any] = {}
-        for name, told, fail in (
+        for name, words, fail in (
             ("worst", "killed (SIGKILL)", self._killed),
             ("stopped", "stopped (SIGSTOP)", self._stopped),
             ("cut", f"cut off by {'dropped packets' if self.filters else 'a forwarder'}", self._cut),
             ("left", "told to leave (SIGTERM)", self._left),
         ):
-            figures |= self._phase(name, told, fail, seconds)
+            figures |= self._phase(name, words, fail, seconds)
         return {**figures, **self._judge(), "jobs": jobs, "phase_seconds": seconds}
 
     # What fails.
@@ -169,7 +169,7 @@ class Crew:
     # One after the other.
 
     def _phase(
-        self, name: str, told: str, fail: Callable[[Scheduler], Any], seconds: float
+        self, name: str, words: str, fail: Callable[[Scheduler], Any], seconds: float
     ) -> dict[str, Any]:
         victim = self._the_one_to_fail(name)
         assert self._slices_of(victim) >= SLICES // SCHEDULERS - 1
@@ -187,7 +187,7 @@ class Crew:
         self._wait_until_balanced()
         fired, started = self._lateness(since - timedelta(seconds=3), until)
         say(
-            f"{told}: its slices were taken over after {taken_over:.2f} s; the latest run came {fired:.0f} ms"
+            f"{words}: its slices were taken over after {taken_over:.2f} s; the latest run came {fired:.0f} ms"
             f" after its time and started {started:.0f} ms after it"
         )
         return {f"{name}_lateness_ms": round(fired), f"{name}_started_ms": round(started)}
@@ -227,8 +227,8 @@ class Crew:
         )
         nodes = self.database.rows("SELECT name, state, busy, last_beat_at::text FROM beatkeeper_worker_node")
         ended = [one for one in self.workers if not one.is_alive()]
-        told = [f"a worker ended:\n{one.text()[-1500:]}" for one in ended]
-        return "\n".join([f"at {self._now()}", *map(str, [*waiting, *nodes]), *told])
+        words = [f"a worker ended:\n{one.text()[-1500:]}" for one in ended]
+        return "\n".join([f"at {self._now()}", *map(str, [*waiting, *nodes]), *words])
 
     def _judge(self) -> dict[str, Any]:
         until = self._now()

@@ -151,7 +151,7 @@ def _find_sustained(stage: Stage, database: Database) -> Tried:
     _try(database, whole("FIRST_PER_SECOND", 100), min(5.0, step))
     rate = _search(database, step)
     # What was sustained for a short while has to be sustained for a longer one.
-    while not (lasting := _told(_try(database, rate, 3 * step))).sustained:
+    while not (lasting := _described(_try(database, rate, 3 * step))).sustained:
         rate = int(rate / CLOSE_ENOUGH)
         assert rate, "not even one run a second starts in time on this machine"
     _end(stage, *workers, scheduler)
@@ -162,7 +162,7 @@ def _search(database: Database, step: float) -> int:
     """Upwards by leaps until a rate is too high, then between that and the best one so far."""
     rate, best, too_high = whole("FIRST_PER_SECOND", 100), 0, whole("MOST_PER_SECOND", 4_000) + 1
     while best * CLOSE_ENOUGH < rate < too_high:
-        if _told(_try(database, rate, step)).sustained:
+        if _described(_try(database, rate, step)).sustained:
             best = rate
         else:
             too_high = rate
@@ -171,7 +171,7 @@ def _search(database: Database, step: float) -> int:
     return max(1, best)
 
 
-def _told(tried: Tried) -> Tried:
+def _described(tried: Tried) -> Tried:
     say(f"  {tried}")
     return tried
 

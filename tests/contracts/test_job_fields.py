@@ -34,7 +34,7 @@ def test_a_field_has_inputs_that_the_form_shows(field: Field) -> None:
     for one in field.inputs:
         assert one.kind == InputKind.MODEL or one.name in FORM_INPUTS
         assert not one.beside or one.beside in FORM_INPUTS
-        if one.kind in (InputKind.NUMBER, InputKind.CHOICE, InputKind.DURATION) and not one.shown_when:
+        if one.kind in (InputKind.NUMBER, InputKind.CHOICE, InputKind.DURATION) and not one.only_when:
             assert one.name in shown
 
 

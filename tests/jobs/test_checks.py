@@ -31,15 +31,15 @@ def test_a_secret_key_that_is_easy_to_guess(settings: Settings, key: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("hosts", "told"),
+    ("hosts", "warned"),
     [
         (["localhost", "127.0.0.1", "[::1]", "a.localhost"], False),
         (["cron.example.com"], True),
         (["*"], True),
     ],
 )
-def test_debug_within_reach_of_others(settings: Settings, hosts: list[str], told: bool) -> None:
-    assert ("beatkeeper.W004" in found(settings, DEBUG=True, ALLOWED_HOSTS=hosts)) is told
+def test_debug_within_reach_of_others(settings: Settings, hosts: list[str], warned: bool) -> None:
+    assert ("beatkeeper.W004" in found(settings, DEBUG=True, ALLOWED_HOSTS=hosts)) is warned
 
 
 def test_any_host_at_all(settings: Settings) -> None:

@@ -110,7 +110,7 @@ def test_a_declaration_that_cannot_be_read_holds_up_nobody(tenant: Tenant, pool:
     assert Job.objects.get().tenant == innocent.tenant
 
 
-def test_the_export_of_a_declared_task_is_told(tenant: Tenant, pool: Pool) -> None:
+def test_the_export_of_a_declared_task_is_reported(tenant: Tenant, pool: Pool) -> None:
     declare(tenant, pool)
     apply_declarations()
     entry = AuditEntry.objects.get(object_type="pool")
@@ -136,7 +136,7 @@ def test_a_declaration_opens_no_task_to_other_tenants(tenant: Tenant, shared: bo
     assert Job.objects.get().pool == pool
 
 
-def test_a_pool_of_others_is_told_as_one_that_does_not_exist(tenant: Tenant) -> None:
+def test_a_pool_of_others_is_reported_as_one_that_does_not_exist(tenant: Tenant) -> None:
     pool = make_pool(slug="theirs", shared=False, exported_tasks=[])
     declaration = declare(tenant, pool)
     apply_declarations()

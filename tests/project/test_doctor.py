@@ -63,7 +63,7 @@ def own_database() -> str:
 # The command
 
 
-def test_an_unreachable_database_is_told_without_its_password() -> None:
+def test_an_unreachable_database_is_reported_without_its_password() -> None:
     port = free_port()
     answer = run_doctor(DATABASE_URL=f"postgresql://root:xyzzy@127.0.0.1:{port}/beatkeeper")
     assert answer.returncode == 1
@@ -86,9 +86,9 @@ def test_the_exit_code_and_the_json_say_the_same(capsys: pytest.CaptureFixture[s
     assert ended.value.code == 1
     answer = json.loads(capsys.readouterr().out)
     assert answer["healthy"] is False
-    told = {finding["check"]: finding for finding in answer["findings"] if finding["level"] == "problem"}
-    assert told["schedulers"]["what"].startswith("no scheduler is alive")
-    assert "celery -A scheduler_project beat" in told["schedulers"]["do"]
+    reported = {finding["check"]: finding for finding in answer["findings"] if finding["level"] == "problem"}
+    assert reported["schedulers"]["what"].startswith("no scheduler is alive")
+    assert "celery -A scheduler_project beat" in reported["schedulers"]["do"]
 
 
 @needs_database
@@ -158,7 +158,7 @@ def test_a_transaction_pooler_before_the_schedulers_is_recognised(
 
 
 @needs_database
-def test_clocks_that_differ_are_told_with_their_direction(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clocks_that_differ_are_reported_with_their_direction(monkeypatch: pytest.MonkeyPatch) -> None:
     assert problems(database.clock) == ""
     for hours, words in ((3, "3.0 h behind"), (-3, "3.0 h ahead of")):
         theirs = datetime.now(timezone.utc) + timedelta(hours=hours)
@@ -167,13 +167,13 @@ def test_clocks_that_differ_are_told_with_their_direction(monkeypatch: pytest.Mo
 
 
 @needs_database
-def test_a_long_transaction_is_told_with_how_to_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_transaction_is_reported_with_how_to_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "LONG_TRANSACTION_SECONDS", 0)
     with psycopg.connect(own_database(), application_name="forgotten") as other:
         other.execute("SELECT 1")
-        told = problems(database.long_transactions)
-        assert "forgotten, idle in transaction" in told
-        assert f"pg_terminate_backend({other.info.backend_pid})" in told
+        reported = problems(database.long_transactions)
+        assert "forgotten, idle in transaction" in reported
+        assert f"pg_terminate_backend({other.info.backend_pid})" in reported
 
 
 # Partitions and the invariant
@@ -216,8 +216,8 @@ def test_a_run_without_its_live_row_is_found() -> None:
 def test_a_live_row_of_an_ended_run_is_found() -> None:
     live = make_run(make_job(), LiveState.RUNNING)
     Run.objects.filter(pk=live.pk).update(state="dead", ended_from="running", finished_at=now())
-    told = problems(partitions.one_state_each)
-    assert "1 ended already and 0 have no run" in told and str(live.pk) in told
+    reported = problems(partitions.one_state_each)
+    assert "1 ended already and 0 have no run" in reported and str(live.pk) in reported
 
 
 # Schedulers
@@ -252,19 +252,19 @@ def test_recovery_that_no_scheduler_runs_is_reported() -> None:
 
 
 @needs_database
-def test_slices_and_pools_that_nobody_holds_are_told() -> None:
+def test_slices_and_pools_that_nobody_holds_are_reported() -> None:
     with hold(range(5, JOB_SLICES)):
         make_pool(slug="gpu")
-        told = problems(schedulers.coverage)
-    assert f"5 of {JOB_SLICES} slices of the jobs" in told
-    assert "1 pool held by no scheduler" in told and "gpu" in told
+        reported = problems(schedulers.coverage)
+    assert f"5 of {JOB_SLICES} slices of the jobs" in reported
+    assert "1 pool held by no scheduler" in reported and "gpu" in reported
 
 
 # Work
 
 
 @needs_database
-def test_a_slice_that_is_behind_is_told_with_its_holder() -> None:
+def test_a_slice_that_is_behind_is_reported_with_its_holder() -> None:
     job = make_job(next_run_at=now() + timedelta(minutes=1))
     assert "no slice is behind" in said(schedulers.behind, Level.FINE)
     number = job.clock.slice
@@ -278,7 +278,7 @@ def test_a_slice_that_is_behind_is_told_with_its_holder() -> None:
 
 
 @needs_database
-def test_the_oldest_run_that_may_go_is_told_by_pool() -> None:
+def test_the_oldest_run_that_may_go_is_reported_by_pool() -> None:
     acme, gpu = make_tenant(slug="acme"), make_pool(slug="gpu")
     job = make_job(acme, gpu)
     make_run(job, planned_at=now() - timedelta(seconds=2))
@@ -298,7 +298,7 @@ def test_the_oldest_run_that_may_go_is_told_by_pool() -> None:
 
 
 @needs_database
-def test_a_loop_that_fails_and_a_scheduler_that_fell_silent_are_told() -> None:
+def test_a_loop_that_fails_and_a_scheduler_that_fell_silent_are_reported() -> None:
     well = {"success_seconds_ago": 0.1, "longest_seconds": 0.2, "failures": 0}
     node = SchedulerNode.objects.create(host="h", pid=7, loops={"trigger": well, "dispatch": well})
     assert "the loops of all schedulers succeed" in said(schedulers.loops, Level.FINE)
@@ -317,22 +317,22 @@ def test_a_loop_that_fails_and_a_scheduler_that_fell_silent_are_told() -> None:
 
 
 @needs_database
-def test_clocks_of_schedulers_and_workers_that_differ_are_told() -> None:
+def test_clocks_of_schedulers_and_workers_that_differ_are_reported() -> None:
     SchedulerNode.objects.create(host="h", pid=7, skew_ms=30.0)
     make_worker(make_pool(), name="w1", skew_ms=-40.0)
     assert "by 40 ms at most" in said(schedulers.clocks, Level.FINE)
     SchedulerNode.objects.update(skew_ms=3_000.0)
     WorkerNode.objects.update(skew_ms=-3_600_000.0)
-    told = problems(schedulers.clocks)
-    assert "the clock of the scheduler h 7 is 3.0 s ahead of the database's" in told
-    assert "the clock of the worker w1 is 60 min behind the database's -> let both" in told
+    reported = problems(schedulers.clocks)
+    assert "the clock of the scheduler h 7 is 3.0 s ahead of the database's" in reported
+    assert "the clock of the worker w1 is 60 min behind the database's -> let both" in reported
     SchedulerNode.objects.update(left_at=now())
     WorkerNode.objects.update(state="left")
     assert problems(schedulers.clocks) == ""
 
 
 @needs_database
-def test_due_jobs_that_are_not_fired_are_told_with_the_oldest() -> None:
+def test_due_jobs_that_are_not_fired_are_reported_with_the_oldest() -> None:
     make_job(next_run_at=now() - timedelta(seconds=3))
     assert problems(run_checks.due_jobs) == ""
     make_job(name="hourly", next_run_at=now() - timedelta(minutes=5))
@@ -341,7 +341,7 @@ def test_due_jobs_that_are_not_fired_are_told_with_the_oldest() -> None:
 
 
 @needs_database
-def test_queued_runs_that_nobody_claims_are_told_by_queue() -> None:
+def test_queued_runs_that_nobody_claims_are_reported_by_queue() -> None:
     job = make_job(make_tenant(slug="acme"), make_pool(slug="gpu"))
     make_run(job, LiveState.QUEUED, queued_at=now() - timedelta(minutes=4))
     assert "1 run of acme in the pool gpu are queued and unclaimed, since 4 min" in problems(
@@ -361,7 +361,7 @@ def test_runs_that_are_not_handed_over_say_what_their_queue_says() -> None:
 
 
 @needs_database
-def test_a_pool_whose_worker_fell_silent_is_told(settings: Any) -> None:
+def test_a_pool_whose_worker_fell_silent_is_reported(settings: Any) -> None:
     job = make_job(pool=make_pool(slug="gpu"))
     make_run(job)
     worker = make_worker(job.pool)
@@ -369,14 +369,17 @@ def test_a_pool_whose_worker_fell_silent_is_told(settings: Any) -> None:
     WorkerNode.objects.filter(pk=worker.pk).update(
         last_beat_at=now() - timedelta(seconds=settings.LEASE_SECONDS + 1)
     )
-    told = problems(run_checks.workers)
-    assert "1 run waits in the pool gpu, which has no living worker" in told and "BEATKEEPER_POOL=gpu" in told
+    reported = problems(run_checks.workers)
+    assert (
+        "1 run waits in the pool gpu, which has no living worker" in reported
+        and "BEATKEEPER_POOL=gpu" in reported
+    )
     WorkerNode.objects.update(lease_seconds=settings.LEASE_SECONDS + 30)
     assert problems(run_checks.workers) == ""
 
 
 @needs_database
-def test_a_target_that_no_worker_knows_is_told() -> None:
+def test_a_target_that_no_worker_knows_is_reported() -> None:
     job = make_job(pool=make_pool(slug="gpu"))
     make_run(job, LiveState.BLOCKED, reason=Reason.UNKNOWN_TARGET)
     make_run(job, LiveState.BLOCKED, reason=Reason.CONCURRENCY)
@@ -387,7 +390,7 @@ def test_a_target_that_no_worker_knows_is_told() -> None:
 
 
 @needs_database
-def test_unrunnable_jobs_are_told_with_their_note() -> None:
+def test_unrunnable_jobs_are_reported_with_their_note() -> None:
     make_job(
         make_tenant(slug="acme"), name="nightly", status=JobStatus.UNRUNNABLE, status_note="its zone is gone"
     )
@@ -395,7 +398,7 @@ def test_unrunnable_jobs_are_told_with_their_note() -> None:
 
 
 @needs_database
-def test_commands_of_several_tenants_beside_one_worker_are_told(settings: Any) -> None:
+def test_commands_of_several_tenants_beside_one_worker_are_reported(settings: Any) -> None:
     pools = {
         "open": make_pool(slug="open", shared=True, exported_kinds=["command"]),
         "of-two": make_pool(slug="of-two", shared=False, exported_kinds=["http", "command"]),
@@ -410,9 +413,9 @@ def test_commands_of_several_tenants_beside_one_worker_are_told(settings: Any) -
         "there is one tenant"
     )
     pools["of-two"].tenants.add(make_tenant())
-    told = problems(run_checks.commands)
-    assert "several tenants may have commands in of-two, open:" in told
-    assert "unset it where those workers run" in told
+    reported = problems(run_checks.commands)
+    assert "several tenants may have commands in of-two, open:" in reported
+    assert "unset it where those workers run" in reported
     settings.COMMANDS_AS_WORKER = False
     assert problems(run_checks.commands) == "" and "a namespace of its own" in said(
         run_checks.commands, Level.FINE
@@ -420,17 +423,17 @@ def test_commands_of_several_tenants_beside_one_worker_are_told(settings: Any) -
 
 
 @needs_database
-def test_declarations_refused_or_left_waiting_are_told() -> None:
+def test_declarations_refused_or_left_waiting_are_reported() -> None:
     tenant, pool = make_tenant(slug="acme"), make_pool()
     shared = {"tenant": tenant, "pool": pool, "spec": {}}
     Declaration.objects.create(name="bad", error="cron: 99 is no minute", applied_at=now(), **shared)
     Declaration.objects.create(name="late", declared_at=now() - timedelta(minutes=5), **shared)
-    told = problems(run_checks.declarations)
-    assert "acme/bad, declared in code, was refused: cron: 99 is no minute" in told
-    assert "1 job declared in code wait to be applied" in told
+    reported = problems(run_checks.declarations)
+    assert "acme/bad, declared in code, was refused: cron: 99 is no minute" in reported
+    assert "1 job declared in code wait to be applied" in reported
 
 
-def test_a_log_store_that_cannot_be_written_is_told(settings: Any, tmp_path: Path) -> None:
+def test_a_log_store_that_cannot_be_written_is_reported(settings: Any, tmp_path: Path) -> None:
     settings.LOG_STORE_URL = (tmp_path / "logs").as_uri()
     assert problems(run_checks.log_store) == ""
     (tmp_path / "file").write_text("in the way")
@@ -448,11 +451,11 @@ def test_no_broker_is_a_note_and_an_unreachable_one_a_problem(settings: Any) -> 
     assert "no broker is set" in said(broker.reachable, Level.NOTE)
     port = free_port()
     settings.CELERY_BROKER_URL = f"amqp://guest:xyzzy@127.0.0.1:{port}//"
-    told = problems(broker.reachable)
+    reported = problems(broker.reachable)
     assert (
-        f"the platform's broker at 127.0.0.1:{port}" in told
-        and "does not answer" in told
-        and "xyzzy" not in told
+        f"the platform's broker at 127.0.0.1:{port}" in reported
+        and "does not answer" in reported
+        and "xyzzy" not in reported
     )
     assert not broker.is_reachable()
 
@@ -462,26 +465,26 @@ def test_the_broker_tells_its_version(settings: Any, broker_url: str) -> None:
     assert said(broker.reachable, Level.FINE).startswith("RabbitMQ 3.")
 
 
-def test_a_broker_whose_certificate_is_not_trusted_is_told(
+def test_a_broker_whose_certificate_is_not_trusted_is_reported(
     settings: Any, private_rabbitmq: PrivateRabbitMQ, own_ca: OwnCA
 ) -> None:
     settings.CELERY_BROKER_URL = private_rabbitmq.tls_url
-    told = problems(broker.reachable)
-    assert "certificate is not trusted" in told and "BEATKEEPER_BROKER_CA_FILE" in told
+    reported = problems(broker.reachable)
+    assert "certificate is not trusted" in reported and "BEATKEEPER_BROKER_CA_FILE" in reported
     settings.CELERY_BROKER_URL = with_ca(private_rabbitmq.tls_url, str(own_ca.ca))
     assert said(broker.reachable, Level.FINE).startswith("RabbitMQ 3.")
 
 
-def test_each_broker_is_looked_at_and_no_password_of_a_cluster_is_told(
+def test_each_broker_is_looked_at_and_no_password_of_a_cluster_is_reported(
     settings: Any, broker_url: str
 ) -> None:
     port = free_port()
     settings.CELERY_BROKER_URL = ""
     settings.BROKERS = {"payments": f"amqp://u:xyzzy@127.0.0.1:{port}//;amqp://u:xyzzy@localhost:{port}//"}
     settings.BROKERS["mail"] = broker_url
-    told = problems(broker.reachable)
-    assert f"broker payments at 127.0.0.1:{port}//, localhost:{port}// does not answer" in told
-    assert "correct BEATKEEPER_BROKERS" in told and "xyzzy" not in told
+    reported = problems(broker.reachable)
+    assert f"broker payments at 127.0.0.1:{port}//, localhost:{port}// does not answer" in reported
+    assert "correct BEATKEEPER_BROKERS" in reported and "xyzzy" not in reported
     assert "broker mail" in said(broker.reachable, Level.FINE)
     assert "pools that name none are fed" in said(broker.reachable, Level.NOTE)
     assert broker.is_reachable()
@@ -496,7 +499,7 @@ def test_a_broker_without_bounds_for_quorum_queues_is_too_old(
 
 
 @needs_database
-def test_pools_whose_broker_is_gone_are_told(settings: Any) -> None:
+def test_pools_whose_broker_is_gone_are_reported(settings: Any) -> None:
     make_pool(slug="orphaned", broker="payments")
     assert "orphaned (payments)" in problems(broker.names_of_pools)
     settings.BROKERS = {"payments": "amqp://payments"}
@@ -505,7 +508,7 @@ def test_pools_whose_broker_is_gone_are_told(settings: Any) -> None:
 
 
 @needs_database
-def test_queues_without_queue_or_consumer_are_told(settings: Any, broker_url: str) -> None:
+def test_queues_without_queue_or_consumer_are_reported(settings: Any, broker_url: str) -> None:
     settings.CELERY_BROKER_URL = "amqp://guest:guest@127.0.0.1:1//"
     settings.BROKERS = {"payments": broker_url}
     there, missing = (f"{settings.QUEUE_PREFIX}.{uuid4().hex}" for _ in range(2))
@@ -518,15 +521,15 @@ def test_queues_without_queue_or_consumer_are_told(settings: Any, broker_url: st
     with Broker(broker_url) as link:
         held = kombu.Queue(there, channel=link.default_channel)
         held.declare()
-        told = problems(broker.broker_queues)
+        reported = problems(broker.broker_queues)
         deaf = said(broker.broker_queues, Level.NOTE)
         held.delete()
-    assert missing in told and there not in told
+    assert missing in reported and there not in reported
     assert there in deaf and "fed from the database" in deaf
 
 
 @needs_database
-def test_more_queues_than_the_broker_has_files_for_are_told(
+def test_more_queues_than_the_broker_has_files_for_are_reported(
     settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.CELERY_BROKER_URL = "amqp://nowhere"

@@ -293,13 +293,13 @@ class JobsAndSchedulers(RuleBasedStateMachine):
                 )
             )
             for at in sorted(model.expected(self.now)):
-                told = [span for span in spans if span[0] <= at < span[1]]
-                outcomes = (at in ran) + len(told)
+                covering = [span for span in spans if span[0] <= at < span[1]]
+                outcomes = (at in ran) + len(covering)
                 if at in pending:
-                    assert outcomes == 0, f"{at} waits to be moved and has {outcomes} outcomes: {told}"
+                    assert outcomes == 0, f"{at} waits to be moved and has {outcomes} outcomes: {covering}"
                 else:
                     assert outcomes == 1, (
-                        f"{at} of {model} has {outcomes} outcomes: {at in ran}, {told}, {spans}"
+                        f"{at} of {model} has {outcomes} outcomes: {at in ran}, {covering}, {spans}"
                     )
 
     def _some_job(self, data: st.DataObject) -> tuple[Job, ModelJob]:
@@ -421,8 +421,8 @@ def test_a_time_moved_into_a_pause_without_planned_times_meets_a_later_schedule(
         history.time_passes_under_watch(timedelta(hours=2))
         history.nothing_ran_that_was_not_planned()
         [model] = history.jobs.values()
-        told = MissedSpan.objects.filter(to_at__lte=model.present.anchor)
-        assert not told.exists(), "the new schedule missed nothing before it"
+        covering = MissedSpan.objects.filter(to_at__lte=model.present.anchor)
+        assert not covering.exists(), "the new schedule missed nothing before it"
         history.each_planned_time_has_one_outcome()
     finally:
         history.teardown()

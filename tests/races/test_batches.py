@@ -130,7 +130,7 @@ def test_a_batch_that_meets_the_loss_of_one_of_its_runs_tells_the_others(
         )
 
 
-def test_a_batch_told_twice_at_once_is_one_attempt_of_each(
+def test_a_batch_reported_twice_at_once_is_one_attempt_of_each(
     ledger: Ledger, other: Session, job: Job, worker: WorkerNode
 ) -> None:
     claims = claimed(ledger, job, worker)
@@ -142,7 +142,7 @@ def test_a_batch_told_twice_at_once_is_one_attempt_of_each(
     assert Attempt.objects.count() == 3
 
 
-def test_reports_lock_in_the_order_of_ids_whatever_order_they_are_told_in(
+def test_reports_lock_in_the_order_of_ids_whatever_order_they_are_reported_in(
     ledger: Ledger, other: Session, job: Job, worker: WorkerNode
 ) -> None:
     claims = sorted(claimed(ledger, job, worker), key=lambda claim: claim.run_id)

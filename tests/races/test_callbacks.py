@@ -85,7 +85,7 @@ def test_of_a_callback_and_a_missed_deadline_the_first_ends_the_attempt(ledger: 
     assert Attempt.objects.get().outcome == "succeeded"
 
 
-def test_a_callback_after_a_missed_deadline_is_told_so(ledger: Ledger) -> None:
+def test_a_callback_after_a_missed_deadline_learns_of_it(ledger: Ledger) -> None:
     claim, token = waiting(ledger)
     live = LiveRun.objects.get()
     with second_connection() as rescue:
@@ -110,7 +110,7 @@ def test_a_callback_after_a_missed_deadline_is_told_so(ledger: Ledger) -> None:
     assert Attempt.objects.get().outcome == "timeout"
 
 
-def test_a_callback_that_meets_a_cancel_is_told_so(ledger: Ledger) -> None:
+def test_a_callback_that_meets_a_cancel_learns_of_it(ledger: Ledger) -> None:
     claim, token = waiting(ledger)
     with second_connection() as web:
         _cancel(web, claim)
@@ -136,7 +136,7 @@ def test_a_cancel_that_meets_a_callback_finds_the_run_ended(ledger: Ledger) -> N
 @pytest.mark.parametrize(
     ("second", "answer"), [(SUCCESS, "succeeded"), ({"outcome": "failed"}, "callback_over")]
 )
-def test_of_two_callbacks_one_ends_the_run_and_the_other_is_told_what_became_of_it(
+def test_of_two_callbacks_one_ends_the_run_and_the_other_learns_what_became_of_it(
     ledger: Ledger, second: dict[str, Any], answer: str
 ) -> None:
     claim, token = waiting(ledger)
@@ -167,8 +167,8 @@ def test_two_callbacks_of_a_job_with_a_limit_let_one_more_go_each(ledger: Ledger
 
 
 def _state(callback: "Future[Any]") -> Any:
-    told = callback.result(timeout=60)
-    return told["state"] if isinstance(told, dict) else told
+    answer = callback.result(timeout=60)
+    return answer["state"] if isinstance(answer, dict) else answer
 
 
 def _completion(claim: Claim, content: str = "c" * 64) -> dict[str, Any]:

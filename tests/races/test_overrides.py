@@ -88,7 +88,7 @@ def test_two_edits_at_once_both_count() -> None:
     assert (job.spec.timeout_ms, job.spec.retry["max_attempts"]) == (10_000, 9)
 
 
-def test_of_two_creations_with_one_name_the_second_is_told() -> None:
+def test_of_two_creations_with_one_name_the_second_is_reported() -> None:
     tenant = make_tenant()
     post_job(tenant)
     with held_open() as first:

@@ -25,7 +25,7 @@ def redriven() -> int:
     return Run.objects.filter(trigger="redrive").count()
 
 
-def test_of_two_who_redrive_one_run_the_second_is_told_of_the_first(job: Job) -> None:
+def test_of_two_who_redrive_one_run_the_second_learns_of_the_first(job: Job) -> None:
     dead = make_dead(job)
     with transaction.atomic():
         first = dead_letters.redrive(job.tenant, [dead.pk])

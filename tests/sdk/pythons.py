@@ -24,8 +24,8 @@ def found(version: str) -> Path | None:
 
 def _says(python: Path, version: str) -> bool:
     code = "import sys; print('%d.%d' % sys.version_info[:2])"
-    told = subprocess.run([str(python), "-c", code], capture_output=True, text=True)
-    return told.stdout.strip() == version
+    process = subprocess.run([str(python), "-c", code], capture_output=True, text=True)
+    return process.stdout.strip() == version
 
 
 def with_celery(python: Path, version: str) -> Path:

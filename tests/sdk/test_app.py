@@ -56,7 +56,7 @@ def test_a_grace_that_outlasts_recovery_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "told"),
+    ("name", "value", "mistake"),
     [
         ("FEED_AFTER", "x", "='x' is not a number of seconds"),
         ("FEED_AFTER", "60.5", "=60.5 is outside 0 to 60"),
@@ -68,10 +68,10 @@ def test_a_grace_that_outlasts_recovery_is_refused(
     ],
 )
 def test_a_time_that_makes_no_sense_is_refused_by_its_variable(
-    keeper: Beatkeeper, monkeypatch: pytest.MonkeyPatch, name: str, value: str, told: str
+    keeper: Beatkeeper, monkeypatch: pytest.MonkeyPatch, name: str, value: str, mistake: str
 ) -> None:
     monkeypatch.setenv(f"BEATKEEPER_{name}_SECONDS", value)
-    with pytest.raises(ValueError, match=f"^BEATKEEPER_{name}_SECONDS{told}$"):
+    with pytest.raises(ValueError, match=f"^BEATKEEPER_{name}_SECONDS{mistake}$"):
         keeper.config("w", 1, without_wakeups=False)
 
 

@@ -22,7 +22,7 @@ class FakeLink:
     def __init__(self) -> None:
         self.known: list[DeclaredJob] = []
         self.after: list[DeclaredJob] | None = None
-        self.told: list[tuple[list[str], list[str], list[str]]] = []
+        self.declare_calls: list[tuple[list[str], list[str], list[str]]] = []
 
     def declared(self) -> list[DeclaredJob]:
         return self.known
@@ -34,7 +34,7 @@ class FakeLink:
         again: Sequence[str] = (),
         withdraw: Sequence[str] = (),
     ) -> list[DeclaredJob]:
-        self.told.append(([str(one["name"]) for one in declarations], list(again), list(withdraw)))
+        self.declare_calls.append(([str(one["name"]) for one in declarations], list(again), list(withdraw)))
         return self.known if self.after is None else self.after
 
 
@@ -84,7 +84,7 @@ def test_plan_shows_each_kind_and_changes_nothing(link: FakeLink, capsys: pytest
         "    priority: 500 -> 700",
         "0 to add, 1 to change, 1 no longer declared, 0 drifted, 0 unchanged.",
     ]
-    assert link.told == []
+    assert link.declare_calls == []
 
 
 def test_apply_prints_what_changes_and_leaves_the_removed_alone(
@@ -92,19 +92,19 @@ def test_apply_prints_what_changes_and_leaves_the_removed_alone(
 ) -> None:
     link.known = [known("old")]
     assert run("apply") == 0
-    assert link.told == [(["settle"], [], [])]
+    assert link.declare_calls == [(["settle"], [], [])]
     assert "Applied: 1 of 1." in capsys.readouterr().out
 
 
 def test_pruning_needs_its_option(link: FakeLink) -> None:
     link.known = [known("settle"), known("old"), known("theirs", source="other")]
     assert run("apply", "--prune") == 0
-    assert link.told == [([], [], ["old"])]
+    assert link.declare_calls == [([], [], ["old"])]
 
 
 def test_nothing_to_do_sends_nothing(link: FakeLink) -> None:
     link.known = [known("settle")]
-    assert run("apply") == 0 and link.told == []
+    assert run("apply") == 0 and link.declare_calls == []
 
 
 def test_what_was_edited_by_hand_is_drift_and_is_put_back_by_apply(
@@ -114,10 +114,13 @@ def test_what_was_edited_by_hand_is_drift_and_is_put_back_by_apply(
     assert run("drift") == 1
     assert "edited by hand by olga: priority: 700 -> 7" in capsys.readouterr().out
     assert run("drift", "--json") == 1
-    [told] = json.loads(capsys.readouterr().out)
-    assert told["drift"] == [{"field": "priority", "before": 700, "after": 7}] and told["edited_by"] == "olga"
+    [change] = json.loads(capsys.readouterr().out)
+    assert (
+        change["drift"] == [{"field": "priority", "before": 700, "after": 7}]
+        and change["edited_by"] == "olga"
+    )
     assert run("apply") == 0
-    assert link.told == [(["settle"], ["settle"], [])]
+    assert link.declare_calls == [(["settle"], ["settle"], [])]
 
 
 def test_without_drift_it_ends_with_zero(link: FakeLink, capsys: pytest.CaptureFixture[str]) -> None:
@@ -134,8 +137,8 @@ def test_what_was_refused_and_what_waits_end_with_one(
     assert "refused: settle: priority: too high" in capsys.readouterr().err
     link.after = [known("settle", waiting=True)]
     assert run("apply", "--json") == 1
-    told = json.loads(capsys.readouterr().out)
-    assert told["waiting"] == ["settle"] and told["changes"][0]["change"] == "added"
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["waiting"] == ["settle"] and answer["changes"][0]["change"] == "added"
 
 
 def test_a_platform_that_is_away_ends_with_two(

@@ -102,7 +102,7 @@ def test_another_process_with_another_hash_seed_agrees() -> None:
         "at = datetime(2026, 11, 18, tzinfo=timezone.utc)\n"
         "print(json.dumps([str(ids.run_id(UUID(int=n), at)) for n in range(100)]))"
     )
-    told = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program],
         env={"PYTHONHASHSEED": "12345"},
         capture_output=True,
@@ -110,4 +110,4 @@ def test_another_process_with_another_hash_seed_agrees() -> None:
         text=True,
     )
     at = datetime(2026, 11, 18, tzinfo=timezone.utc)
-    assert json.loads(told.stdout) == [str(ids.run_id(UUID(int=number), at)) for number in range(100)]
+    assert json.loads(process.stdout) == [str(ids.run_id(UUID(int=number), at)) for number in range(100)]

@@ -44,10 +44,12 @@ def lines(path: Path) -> Iterator[dict[str, Any]]:
 
 def overlaps(path: Path) -> list[str]:
     """Where a try was at work after one of a later claim had begun."""
-    told = []
+    overlapping = []
     ordered = tries(path)
     for earlier, later in zip(ordered, ordered[1:], strict=False):
         into = earlier.last_seen_at - later.started_at
         if into > 0:
-            told.append(f"{path.name}: claim {earlier.claim_seq} was at work {into:.3f} s into {later}")
-    return told
+            overlapping.append(
+                f"{path.name}: claim {earlier.claim_seq} was at work {into:.3f} s into {later}"
+            )
+    return overlapping

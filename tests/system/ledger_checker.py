@@ -33,10 +33,10 @@ class Verdict:
 
     def __str__(self) -> str:
         counts = {"missing": self.missing, "unexpected": self.unexpected, "doubled": self.doubled}
-        told = [f"{len(found)} {name} {found[:WRONG_SHOWN]}" for name, found in counts.items() if found]
+        sentences = [f"{len(found)} {name} {found[:WRONG_SHOWN]}" for name, found in counts.items() if found]
         if self.torn:
-            told.append(f"{self.torn} runs with a state and a live row, or with neither")
-        result = "; ".join(told) or "each exactly once"
+            sentences.append(f"{self.torn} runs with a state and a live row, or with neither")
+        result = "; ".join(sentences) or "each exactly once"
         return (
             f"{self.expected} planned times: {result}; the latest came {self.latest_ms:.0f} ms after its time"
         )

@@ -169,10 +169,10 @@ def work_off(url: str, number: int) -> list[UUID]:
         ]
         done += [claim.run_id for claim in claims]
         wanted = replace(wanted, token=base_token())
-        told = ledger.report(ended, wanted)
-        assert set(told.states) == {"succeeded"}
-        assert ledger.report(ended).states == told.states
-        claims = told.claims
+        reported = ledger.report(ended, wanted)
+        assert set(reported.states) == {"succeeded"}
+        assert ledger.report(ended).states == reported.states
+        claims = reported.claims
     ledger.leave(info.incarnation)
     ledger.close()
     connection.close()
@@ -215,10 +215,12 @@ def test_a_scheduler_refuses_to_start_behind_a_transaction_pooler_and_says_why(
     for direct in (None, pooled_database_url):
         beat = start_beat(processes, pooled_database_url, direct)
         assert beat.wait(40) == 1
-        told = beat.text()
-        assert "The scheduler does not start: DATABASE_DIRECT_URL leads through a transaction pooler" in told
-        assert "Set it to PostgreSQL itself; DATABASE_URL may stay with the pooler." in told
-        assert "Traceback" not in told
+        output = beat.text()
+        assert (
+            "The scheduler does not start: DATABASE_DIRECT_URL leads through a transaction pooler" in output
+        )
+        assert "Set it to PostgreSQL itself; DATABASE_URL may stay with the pooler." in output
+        assert "Traceback" not in output
 
 
 def test_a_scheduler_goes_past_the_pooler_that_the_rest_goes_through(

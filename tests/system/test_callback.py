@@ -78,8 +78,8 @@ def test_a_run_waits_for_its_target_without_a_slot_and_is_tried_again_as_it_says
     platform.wait(lambda: len(receiver.calls) == 2, 40, "the second call")
     platform.wait(lambda: waiting(platform), 20, "the run to wait again")
     assert bring(receiver.calls[0], outcome="succeeded")["code"] == "callback_over"
-    told = bring(receiver.calls[1], outcome="succeeded", result={"rows": 7})
-    assert told["state"] == "succeeded"
+    answer = bring(receiver.calls[1], outcome="succeeded", result={"rows": 7})
+    assert answer["state"] == "succeeded"
     run = platform.run_of(job, "succeeded")
     assert run["result"] == {"rows": 7}
     assert platform.outcomes(run) == ["failed", "succeeded"]

@@ -157,7 +157,7 @@ def test_other_kinds_of_workers_take_runs_over_https_too(
     assert worker.terminate() == 0
 
 
-def test_what_ends_while_the_platform_is_away_is_told_when_it_is_back(
+def test_what_ends_while_the_platform_is_away_is_reported_when_it_is_back(
     platform: Platform, api: Api, key: str, own_ca: OwnCA, gate: Path
 ) -> None:
     worker = remote(platform, api, key, own_ca, BEATKEEPER_LEASE_SECONDS="60")

@@ -188,18 +188,20 @@ class Scene:
 
     def tasks(self, secret: dict[str, str]) -> dict[str, Job]:
         return {
-            "kwarg": self.job("kwarg", told(key=secret["KWARG"], raising=True)),
-            "input": self.job("input", told(key="none")),
-            "retry": self.job("retry", told(key=secret["RETRY"], again=0), retry=AT_ONCE),
+            "kwarg": self.job("kwarg", target_with(key=secret["KWARG"], raising=True)),
+            "input": self.job("input", target_with(key="none")),
+            "retry": self.job("retry", target_with(key=secret["RETRY"], again=0), retry=AT_ONCE),
         }
 
     def remote_tasks(self, secret: dict[str, str]) -> dict[str, Job]:
         there = {"pool": self.remote_pool.slug}
         return {
-            "remote_kwarg": self.job("remote_kwarg", told(key=secret["REMOTE_KWARG"], raising=True), **there),
-            "remote_input": self.job("remote_input", told(key="none"), **there),
+            "remote_kwarg": self.job(
+                "remote_kwarg", target_with(key=secret["REMOTE_KWARG"], raising=True), **there
+            ),
+            "remote_input": self.job("remote_input", target_with(key="none"), **there),
             "remote_retry": self.job(
-                "remote_retry", told(key=secret["REMOTE_RETRY"], again=0), retry=AT_ONCE, **there
+                "remote_retry", target_with(key=secret["REMOTE_RETRY"], again=0), retry=AT_ONCE, **there
             ),
         }
 
@@ -211,8 +213,8 @@ class Scene:
         path = urlsplit(headers["Beatkeeper-Callback-Url"]).path
         token = {"Authorization": f"Bearer {headers['Beatkeeper-Callback-Token']}"}
         with our_connection():
-            told = Client().post(path, json.dumps(outcome), content_type="application/json", headers=token)
-        assert self.traces.note(f"POST {path}", told).status_code == 200, told.content
+            answer = Client().post(path, json.dumps(outcome), content_type="application/json", headers=token)
+        assert self.traces.note(f"POST {path}", answer).status_code == 200, answer.content
 
     def look_at_everything(self, jobs: dict[str, Job]) -> None:
         for path in ("secrets", "jobs", "runs", "queues", *(f"secrets/{name}" for name in USES)):
@@ -236,7 +238,7 @@ class Scene:
             self.page("beatkeeper_auditlog_auditentry_change", entry["id"])
 
 
-def told(**kwargs: Any) -> dict[str, Any]:
+def target_with(**kwargs: Any) -> dict[str, Any]:
     return {"kind": "celery", "task": TELLS, "kwargs": kwargs}
 
 
@@ -267,7 +269,7 @@ def test_no_secret_is_found_anywhere_after_real_runs(
     }
 
     assert_each_body_had_its_secret(scene, runs)
-    assert_it_is_masked_where_it_was_told(scene, runs)
+    assert_it_is_masked_where_it_was_printed(scene, runs)
     while_it_runs_only_the_command_itself_has_it(scene)
     while_they_wait_for_a_retry_only_their_references_are_kept(scene)
     scene.look_at_everything(jobs)
@@ -321,7 +323,7 @@ def assert_is_signed(call: Call, key: str) -> None:
     assert signed == hmac.new(key.encode(), message, hashlib.sha256).hexdigest()
 
 
-def assert_it_is_masked_where_it_was_told(scene: Scene, runs: dict[str, Any]) -> None:
+def assert_it_is_masked_where_it_was_printed(scene: Scene, runs: dict[str, Any]) -> None:
     for name, run in runs.items():
         assert name == NEVER_TOLD or MASK in scene.platform.log_of(run), name
     for name in ("kwarg", "remote_kwarg"):
@@ -347,7 +349,9 @@ def while_they_wait_for_a_retry_only_their_references_are_kept(scene: Scene) -> 
     platform = scene.platform
     places = {"RETRY": platform.pool.slug, "REMOTE_RETRY": scene.remote_pool.slug}
     jobs = [
-        scene.job(f"patient {name}", told(key=f"${{secret:{name}}}", again=600), retry=AT_ONCE, pool=pool)
+        scene.job(
+            f"patient {name}", target_with(key=f"${{secret:{name}}}", again=600), retry=AT_ONCE, pool=pool
+        )
         for name, pool in places.items()
     ]
     for job in jobs:

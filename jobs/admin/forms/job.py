@@ -17,7 +17,7 @@ from jobs.validation.checks import Json
 
 # The inputs that make up each field, by their names.
 PARTS = {name: tuple(one.name for one in field.inputs) for name, field in FIELDS.items()}
-CONDITIONS = {one.name: one.shown_when for field in FIELDS.values() for one in field.inputs if one.shown_when}
+CONDITIONS = {one.name: one.only_when for field in FIELDS.values() for one in field.inputs if one.only_when}
 
 
 class JobForm(ServiceForm):

@@ -59,7 +59,7 @@ def what_to_do(said: str) -> str:
 def arguments(
     launcher: str, shown: Iterable[str], hidden: Iterable[str], tmp: int, network: bool
 ) -> list[str]:
-    mounts = shown_mounts(shown)
+    mounts = visible_mounts(shown)
     mounts |= {path: covered(path) for path in hidden_inside(hidden, mounts)}
     mounts |= {path: covered(path) for path in not_for_everybody(CONFIGURATION)}
     mounts |= {"/proc": ["--proc", "/proc"], "/dev": ["--dev", "/dev"]}
@@ -73,7 +73,7 @@ def arguments(
     return [*words, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", OWN_FOLDERS[0]]
 
 
-def shown_mounts(shown: Iterable[str]) -> dict[str, list[str]]:
+def visible_mounts(shown: Iterable[str]) -> dict[str, list[str]]:
     mounts = {}
     for path in BESIDE_SYSTEM:
         if os.path.islink(path):

@@ -85,7 +85,7 @@ def test_an_edit_goes_through_the_service(staff: Client, tenant: Tenant) -> None
         ({"wed": "09:00-12:00, 11:00-13:00"}, "wed", "overlap"),
     ],
 )
-def test_what_is_wrong_is_told_at_its_field(
+def test_what_is_wrong_is_reported_at_its_field(
     staff: Client, tenant: Tenant, changes: dict[str, str], field: str, said: str
 ) -> None:
     answer = staff.post(page("add"), {**filled(**changes), "tenant": tenant.pk})

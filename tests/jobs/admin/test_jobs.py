@@ -148,7 +148,7 @@ def test_a_job_is_created_through_the_service(staff: Client, tenant: Tenant, poo
         ({"catch_up_window": "P400D"}, "catch_up_window", "out of range"),
     ],
 )
-def test_what_the_service_refuses_is_told_at_its_field(
+def test_what_the_service_refuses_is_reported_at_its_field(
     staff: Client, tenant: Tenant, pool: Pool, changes: dict[str, str], field: str, words: str
 ) -> None:
     answer = staff.post(page("job_add"), {**filled(pool, **changes), "tenant": tenant.pk})
@@ -166,7 +166,7 @@ TOO_DEEP_TO_READ = "[" * 5000
 @pytest.mark.parametrize(
     "value", [r'"\u0000"', r'"\ud800"', "Infinity", "NaN", "1e999", DEEP, TOO_DEEP_TO_READ]
 )
-def test_json_that_cannot_be_kept_is_told_at_its_field(
+def test_json_that_cannot_be_kept_is_reported_at_its_field(
     staff: Client, tenant: Tenant, pool: Pool, value: str
 ) -> None:
     texts = {
@@ -191,7 +191,7 @@ def test_a_search_for_nul_finds_nothing(staff: Client, tenant: Tenant) -> None:
     assert staff.get(users, {"username__exact": "\x00"})["Location"] == f"{users}?e=1"
 
 
-def test_a_name_that_is_taken_is_told_at_the_name(staff: Client, job: Job, pool: Pool) -> None:
+def test_a_name_that_is_taken_is_reported_at_the_name(staff: Client, job: Job, pool: Pool) -> None:
     answer = staff.post(page("job_add"), {**filled(pool), "tenant": job.tenant_id})
     assert "already" in " ".join(answer.context["adminform"].form.errors["name"])
 
@@ -246,14 +246,14 @@ def test_a_calendar_a_window_and_what_to_make_up_for(
         ({"catch_up_policy": "all", "catch_up_max": "0"}, "catch_up_max", "out of range"),
     ],
 )
-def test_what_is_wrong_with_them_is_told_at_its_field(
+def test_what_is_wrong_with_them_is_reported_at_its_field(
     staff: Client, job: Job, pool: Pool, changes: dict[str, str], field: str, said: str
 ) -> None:
     answer = staff.post(page("job_change", job.pk), shown(job, pool, **changes))
     assert said in str(answer.context["adminform"].form.errors[field]).lower()
 
 
-def test_an_interval_that_cannot_be_moved_is_told_at_its_field(
+def test_an_interval_that_cannot_be_moved_is_reported_at_its_field(
     staff: Client, job: Job, pool: Pool, tenant: Tenant
 ) -> None:
     create_calendar(tenant, {"name": "holidays"})
@@ -339,8 +339,8 @@ def test_a_new_secret_may_look_like_anything_but_the_mask(staff: Client, tenant:
 def test_a_text_with_a_masked_part_is_not_kept_as_it_is_shown(staff: Client, job: Job, pool: Pool) -> None:
     spec: dict[str, Any] = {"kind": "command", "argv": ["psql", "host=a password=xyzzy"], "env": {}}
     job = edit_job(job, {"target": spec})
-    shown_target = {**spec, "argv": ["psql", f"host=a password={MASK}"]}
-    answer = staff.post(page("job_change", job.pk), shown(job, pool, target=json.dumps(shown_target)))
+    target_column = {**spec, "argv": ["psql", f"host=a password={MASK}"]}
+    answer = staff.post(page("job_change", job.pk), shown(job, pool, target=json.dumps(target_column)))
     assert answer.status_code == 302, answer.context["adminform"].form.errors
     job.refresh_from_db()
     changed = {**spec, "argv": ["psql", f"host=b password={MASK}"]}
@@ -422,8 +422,8 @@ def test_a_key_is_shown_once_and_its_digest_never(staff: Client, tenant: Tenant)
     fields = {"tenant": tenant.pk, "name": "ci", "role": "operator", "expires_at_0": "", "expires_at_1": ""}
     answer = staff.post(page("apikey_add"), fields)
     key = ApiKey.objects.get()
-    shown_keys = KEY_TEXT.findall(answer.content.decode())
-    assert shown_keys == [key.prefix] and "no-store" in answer["Cache-Control"]
+    keys_on_page = KEY_TEXT.findall(answer.content.decode())
+    assert keys_on_page == [key.prefix] and "no-store" in answer["Cache-Control"]
     assert key.prefix not in str(staff.cookies)
     for url in (page("apikey_changelist"), page("apikey_change", key.pk)):
         content = staff.get(url).content.decode()
@@ -485,7 +485,7 @@ def test_memberships_go_through_their_service(staff: Client, tenant: Tenant) -> 
     ]
 
 
-def test_an_unknown_job_is_told_kindly(staff: Client) -> None:
+def test_an_unknown_job_is_answered_kindly(staff: Client) -> None:
     for identity in (UUID(int=5), "no-uuid"):
         answer = staff.get(page("job_change", identity), follow=True)
         assert answer.status_code == 200 and "exist" in messages_of(answer)

@@ -59,10 +59,10 @@ def test_an_admin_names_the_pool_and_withdraws(tenant: Tenant, pool: Pool) -> No
 
 def test_a_foreign_pool_looks_like_none(tenant: Tenant, pool: Pool) -> None:
     theirs = make_pool(slug="theirs", shared=False)
-    told = [
+    refusals = [
         refusal(Caller(tenant).get("declarations", pool=name), 400, "pool") for name in ("theirs", "nowhere")
     ]
-    assert told[0]["hint"] == told[1]["hint"]
+    assert refusals[0]["hint"] == refusals[1]["hint"]
     refusal(Worker(tenant, pool).get("worker/declarations", pool=theirs.slug), 400, "pool")
 
 

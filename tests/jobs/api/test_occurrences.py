@@ -72,7 +72,7 @@ def test_a_done_change_leads_to_its_run_and_stays(caller: Caller, job: Job) -> N
     assert refusal(caller.delete(made["links"]["self"]), 409)["code"] == "change_is_done"
 
 
-def test_a_mistake_is_told_at_its_field(caller: Caller, job: Job) -> None:
+def test_a_mistake_is_reported_at_its_field(caller: Caller, job: Job) -> None:
     first = times(caller, job)[0]
     problem = refusal(
         caller.post(f"jobs/{job.pk}/times", {"planned_at": later(first, timedelta(seconds=1)), "skip": True}),

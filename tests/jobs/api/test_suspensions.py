@@ -82,7 +82,7 @@ def test_only_one_that_has_not_begun_is_deleted(caller: Caller, address: str) ->
 
 
 @BOTH
-def test_a_mistake_is_told_at_its_field(caller: Caller, address: str) -> None:
+def test_a_mistake_is_reported_at_its_field(caller: Caller, address: str) -> None:
     problem = refusal(caller.post(address, asked(address, tag=":x")), 400, "tag")
     assert "team:payments" in problem["hint"]
     refusal(caller.post(address, asked(address, ends_at="2020-01-01T00:00:00Z")), 400, "ends_at")

@@ -193,7 +193,7 @@ def test_times_since_the_edit_are_made_up_for_once(calendar: Calendar, overlap: 
     assert planned == [first + n * SECOND for n in range(len(planned))]
 
 
-def test_times_since_the_edit_that_were_told_already_are_not_told_again(calendar: Calendar) -> None:
+def test_times_since_the_edit_that_were_reported_already_are_not_reported_again(calendar: Calendar) -> None:
     """Under a pause they have no runs, and lie in a span."""
     job = every_second(calendar)
     make_suspension(tenant=calendar.tenant)
@@ -202,14 +202,14 @@ def test_times_since_the_edit_that_were_told_already_are_not_told_again(calendar
     edited_before(calendar, 5)
     rearm_all()
     trigger()
-    told = MissedSpan.objects.get(job=job)
+    span = MissedSpan.objects.get(job=job)
     Calendar.objects.filter(pk=calendar.pk).update(rearmed_to=NO_JOB)
     rearm_all()
-    assert known(job) >= told.to_at
+    assert known(job) >= span.to_at
     trigger()
     job.refresh_from_db()
     assert job.status == JobStatus.ACTIVE
-    assert MissedSpan.objects.get(job=job).from_at == told.from_at and not Run.objects.exists()
+    assert MissedSpan.objects.get(job=job).from_at == span.from_at and not Run.objects.exists()
 
 
 def test_a_job_younger_than_the_edit_makes_up_for_nothing_before_itself(calendar: Calendar) -> None:

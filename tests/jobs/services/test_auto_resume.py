@@ -213,7 +213,7 @@ def test_one_that_was_prolonged_meanwhile_stays_paused() -> None:
     assert Job.objects.get(pk=job.pk).status == JobStatus.PAUSED
 
 
-def test_one_whose_schedule_cannot_be_read_is_parked_and_told() -> None:
+def test_one_whose_schedule_cannot_be_read_is_parked_and_reported() -> None:
     job = paused_for(10 * MINUTE, until=database_now() - MINUTE)
     other = paused_for(10 * MINUTE, until=database_now() - MINUTE / 2)
     with connection.cursor() as cursor:

@@ -60,7 +60,7 @@ def trigger_at(job: Job, at: datetime) -> None:
     trigger_job(connection.connection, job.pk, at)
 
 
-def test_a_skipped_time_is_told_and_the_clock_stays(job: Job) -> None:
+def test_a_skipped_time_is_reported_and_the_clock_stays(job: Job) -> None:
     first, second, _ = times(job)
     change = skip(job, second, note="holiday")
     assert (change.moved_to, change.note, change.made_by, change.done_at) == (None, "holiday", "system", None)

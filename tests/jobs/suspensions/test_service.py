@@ -132,7 +132,7 @@ def test_what_makes_no_sense_is_refused(
     )
 
 
-def test_all_mistakes_are_told_at_once(tenant: Tenant) -> None:
+def test_all_mistakes_are_reported_at_once(tenant: Tenant) -> None:
     with pytest.raises(InvalidInput) as refused:
         create_suspension(PAUSE, {"tag": "", "pool": "x", "effect": "y", "ends_at": "z"}, tenant=tenant)
     assert [error.field for error in refused.value.errors] == ["tag", "pool", "effect", "ends_at"]

@@ -59,7 +59,7 @@ def test_figures_count_what_is_unfinished_by_what_it_waits_for(staff: Client) ->
     assert seen["Workers alive"] == ("1", "3 of 4 slots busy")
 
 
-def test_no_scheduler_and_no_worker_are_told_first(staff: Client) -> None:
+def test_no_scheduler_and_no_worker_are_reported_first(staff: Client) -> None:
     make_run(make_job(pool=make_pool(slug="gpu")))
     problems = look(staff)["problems"]
     assert "no scheduler is alive" in problems
@@ -96,7 +96,7 @@ def test_unrunnable_jobs_and_stopped_queues_say_why(staff: Client) -> None:
     assert "its zone is gone" in seen["problems"] and "rate limit" in seen["text"]
 
 
-def test_who_schedules_what_is_told_to_operators(staff: Client) -> None:
+def test_who_schedules_what_is_reported_to_operators(staff: Client) -> None:
     loops = {"trigger": {"success_seconds_ago": 0.1, "longest_seconds": 0.35, "failures": 0}}
     SchedulerNode.objects.create(
         host="one", pid=7, job_slices=64, pools=1, runs_recovery=True, loops=loops, skew_ms=-80
@@ -151,7 +151,7 @@ def status(monkeypatch: Any) -> BrokerStatus:
     return fresh
 
 
-def test_messages_no_worker_could_read_are_told(
+def test_messages_no_worker_could_read_are_reported(
     staff: Client, settings: Any, private_rabbitmq: PrivateRabbitMQ, status: BrokerStatus
 ) -> None:
     settings.CELERY_BROKER_URL = private_rabbitmq.url
@@ -159,11 +159,11 @@ def test_messages_no_worker_could_read_are_told(
     with Connection(private_rabbitmq.url) as link:
         kombu.Queue(DEAD_MESSAGES, channel=link.default_channel).declare()
         link.SimpleQueue(DEAD_MESSAGES).put("nonsense")
-    told = f"{DEAD_MESSAGES} of the platform's broker holds 1 message that no worker could read"
-    wait_until(lambda: told in look(staff)["problems"], 20, "the dead message to be told")
+    problem = f"{DEAD_MESSAGES} of the platform's broker holds 1 message that no worker could read"
+    wait_until(lambda: problem in look(staff)["problems"], 20, "the dead message to be told")
 
 
-def test_a_broker_that_is_away_is_told(staff: Client, settings: Any, status: BrokerStatus) -> None:
+def test_a_broker_that_is_away_is_reported(staff: Client, settings: Any, status: BrokerStatus) -> None:
     settings.CELERY_BROKER_URL = f"amqp://guest:xyzzy@127.0.0.1:{free_port()}//"
     make_pool(slug="orphaned", broker="payments")
     seen = look(staff)
@@ -171,7 +171,7 @@ def test_a_broker_that_is_away_is_told(staff: Client, settings: Any, status: Bro
     assert "xyzzy" not in seen["text"]
 
 
-def test_a_mute_broker_is_told_and_keeps_nobody_waiting(
+def test_a_mute_broker_is_reported_and_keeps_nobody_waiting(
     staff: Client, settings: Any, status: BrokerStatus, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(broker_status, "MAX_WAIT_SECONDS", 0.1)

@@ -102,7 +102,7 @@ def test_a_key_that_was_revoked_is_replaced(file: Path) -> None:
     assert known(file)["api_key"] != old["api_key"] and known(file)["admin_user"] == old["admin_user"]
 
 
-def test_a_pool_of_somebody_else_is_left_alone_and_what_is_refused_is_told(file: Path) -> None:
+def test_a_pool_of_somebody_else_is_left_alone_and_what_is_refused_is_reported(file: Path) -> None:
     Pool.objects.create(slug="default", shared=True, exported_kinds=["http"])
     troubles = make_demo(file, URL)
     assert len(troubles) == 4 and all("does not" in trouble for trouble in troubles)

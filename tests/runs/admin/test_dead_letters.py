@@ -40,7 +40,7 @@ def press(client: Client, row: Any, button: str, **fields: Any) -> Any:
     return client.post(address, {"_form_submitted": "True", "reason": "", **fields}, follow=True)
 
 
-def told(answer: Any) -> str:
+def messages_of(answer: Any) -> str:
     return " ".join(str(message) for message in answer.context["messages"])
 
 
@@ -74,17 +74,17 @@ def test_a_group_is_sent_on_its_way_at_a_pace(staff: Client, job: Job) -> None:
     answer = press(
         staff, letter(dead[0]), "redrive_group", per_minute="30", input='{"args": [2]}', reason="mended"
     )
-    assert "redrive has started" in told(answer)
+    assert "redrive has started" in messages_of(answer)
     redrive = Redrive.objects.get()
     assert (redrive.per_minute, redrive.input, redrive.requested_by) == (30, {"args": [2]}, "olga")
     assert redrives.work_off() == 1
     _, page = desk(staff)
     assert "1 created, 30 per minute" in page
     stopped = press(staff, redrive, "stop", reason="too early")
-    assert "stopped" in told(stopped)
+    assert "stopped" in messages_of(stopped)
     redrive.refresh_from_db()
     assert (redrive.state, redrive.ended_by) == ("stopped", "olga")
-    assert "is stopped" in told(press(staff, redrive, "stop"))
+    assert "is stopped" in messages_of(press(staff, redrive, "stop"))
 
 
 def test_the_input_of_a_redrive_is_shown_like_that_of_a_run(staff: Client, job: Job) -> None:
@@ -107,7 +107,7 @@ def test_a_group_is_dismissed_with_a_note_and_not_without(staff: Client, job: Jo
     press(staff, letter(dead[0]), "dismiss_group")
     assert DeadLetter.objects.filter(decision="").count() == 2
     answer = press(staff, letter(dead[0]), "dismiss_group", reason="known bug 7")
-    assert "2 runs are dismissed" in told(answer)
+    assert "2 runs are dismissed" in messages_of(answer)
     assert set(DeadLetter.objects.values_list("note", "decided_by")) == {("known bug 7", "olga")}
     assert AuditEntry.objects.filter(action="run.dismissed", reason="known bug 7").count() == 2
     rows, _ = desk(staff, decision="dismissed")
@@ -120,11 +120,11 @@ def test_one_run_is_redriven_once(staff: Client, job: Job) -> None:
     new = Run.objects.get(trigger="redrive")
     assert (new.input, new.retry_of) == ({"args": [5]}, dead.pk)
     assert answer.redirect_chain[-1][0].endswith(f"{new.pk}/change/")
-    assert f"redriven it as {new.pk}" in told(press(staff, letter(dead), "redrive"))
+    assert f"redriven it as {new.pk}" in messages_of(press(staff, letter(dead), "redrive"))
     assert Run.objects.filter(trigger="redrive").count() == 1
 
 
-def test_an_input_that_is_none_is_told_in_the_dialog(staff: Client, job: Job) -> None:
+def test_an_input_that_is_none_is_reported_in_the_dialog(staff: Client, job: Job) -> None:
     dead = make_dead(job)
     press(staff, letter(dead), "redrive", input="[1")
     assert letter(dead).decision == ""
@@ -206,7 +206,7 @@ class TestBreakerButton:
         page = staff.get(reverse("admin:beatkeeper_jobs_job_change", args=[broken.pk])).content.decode()
         assert "Its breaker opened at" in page and "Close breaker" in page
         answer = press(staff, broken, "close_breaker", reason="mended")
-        assert "the runs that it held go" in told(answer)
+        assert "the runs that it held go" in messages_of(answer)
         assert Breaker.objects.get().state == "closed"
         page = staff.get(reverse("admin:beatkeeper_jobs_job_change", args=[broken.pk])).content.decode()
         assert "Close breaker" not in page

@@ -218,7 +218,7 @@ def test_a_cancelled_run_says_why(staff: Client) -> None:
     assert "wrong account" in staff.get(reverse("admin:beatkeeper_runs_run_changelist")).content.decode()
 
 
-def test_a_log_that_is_gone_is_told(staff: Client, store: FolderLogStore) -> None:
+def test_a_log_that_is_gone_is_reported(staff: Client, store: FolderLogStore) -> None:
     live = make_run(make_job(), LiveState.RUNNING)
     attempt = try_once(store, live, ["a line"])
     (store.root / attempt.log_object).unlink()
@@ -227,7 +227,7 @@ def test_a_log_that_is_gone_is_told(staff: Client, store: FolderLogStore) -> Non
     assert staff.get(page(run, "log")).status_code == 404
 
 
-def test_an_attempt_that_is_not_there_is_told(staff: Client, store: FolderLogStore) -> None:
+def test_an_attempt_that_is_not_there_is_reported(staff: Client, store: FolderLogStore) -> None:
     live = make_run(make_job())
     for number in ("7", "x", "99999999"):
         assert staff.get(page(live), {"attempt": number}).status_code == 200
@@ -242,7 +242,7 @@ def test_an_unclaimed_run_is_cancelled_at_once(staff: Client) -> None:
     assert (entry.actor, entry.reason, entry.object_id) == ("olga", "not today", str(run.pk))
 
 
-def test_the_worker_of_a_running_run_is_told(staff: Client) -> None:
+def test_the_worker_of_a_running_run_is_reported(staff: Client) -> None:
     live = make_run(make_job(), LiveState.RUNNING)
     answer = press(staff, live, "cancel")
     live.refresh_from_db()
@@ -271,7 +271,7 @@ def test_only_buttons_that_make_sense_are_shown(staff: Client) -> None:
         assert [action["title"] for action in staff.get(page(identity)).context["actions_detail"]] == titles
 
 
-def test_a_refused_cancel_is_told_and_changes_nothing(staff: Client) -> None:
+def test_a_refused_cancel_is_reported_and_changes_nothing(staff: Client) -> None:
     dead = end(make_run(make_job(), LiveState.RUNNING), FinalState.DEAD)
     answer = press(staff, dead, "cancel")
     assert answer.status_code == 200
@@ -286,7 +286,7 @@ def test_a_run_cannot_be_edited_added_or_deleted(staff: Client) -> None:
     assert staff.get(reverse("admin:beatkeeper_runs_run_add")).status_code == 403
 
 
-def test_a_run_of_a_deleted_job_and_an_unknown_run_are_told_kindly(staff: Client) -> None:
+def test_a_run_of_a_deleted_job_and_an_unknown_run_are_answered_kindly(staff: Client) -> None:
     job = make_job()
     live = make_run(job)
     Job.objects.filter(pk=job.pk).update(deleted_at=now())

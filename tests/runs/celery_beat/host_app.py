@@ -47,7 +47,7 @@ app.conf.update(
 
 def _write(request: Any, args: Any, kwargs: Any) -> None:
     headers = {name: request.get(name) for name in ("periodic_task_name", "celery_beat_task", "colour")}
-    told = {
+    received = {
         "id": request.id,
         "at": time.time(),
         "args": list(args),
@@ -59,7 +59,7 @@ def _write(request: Any, args: Any, kwargs: Any) -> None:
     }
     line = os.open(os.environ["THEIR_JOURNAL"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
-        os.write(line, (json.dumps(told) + "\n").encode())
+        os.write(line, (json.dumps(received) + "\n").encode())
         os.fsync(line)
     finally:
         os.close(line)

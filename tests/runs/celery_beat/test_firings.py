@@ -168,8 +168,8 @@ def test_what_was_claimed_and_not_publishing_is_taken_over_and_sent_without_a_do
     (message,) = other.publish([firing])
     assert (message.id, message.task, message.args) == (firing, "their.witness", "[]")
     other.settle({firing: (FiringState.SENT, "")})
-    (told,) = host.firings()
-    assert (told["state"], told["error"]) == ("sent", "") and told["sent_at"] is not None
+    (row,) = host.firings()
+    assert (row["state"], row["error"]) == ("sent", "") and row["sent_at"] is not None
 
 
 @pytest.mark.parametrize("resend", [True, False])
@@ -186,9 +186,9 @@ def test_what_was_publishing_is_sent_again_under_its_id_or_not_as_the_settings_s
         (again,) = other.publish([firing])
         assert again.message_id == before.message_id
         assert other.settle({firing: (FiringState.SENT, "")}) == 1
-    (told,) = host.firings()
-    assert told["state"] == ("sent" if resend else "unknown")
-    assert "may have arrived" in told["error"] if resend else "may not have arrived" in told["error"]
+    (row,) = host.firings()
+    assert row["state"] == ("sent" if resend else "unknown")
+    assert "may have arrived" in row["error"] if resend else "may not have arrived" in row["error"]
 
 
 def test_firings_of_slices_that_are_not_ours_are_not_seen(one: Firings, host: HostProject) -> None:
@@ -198,11 +198,11 @@ def test_firings_of_slices_that_are_not_ours_are_not_seen(one: Firings, host: Ho
     assert one.open(set(range(16)) - {row["task_id"] % 16}) == ([], [])
 
 
-def test_a_firing_whose_row_was_deleted_is_told_so(one: Firings, host: HostProject) -> None:
+def test_a_firing_whose_row_was_deleted_is_reported_as_such(one: Firings, host: HostProject) -> None:
     firing = claim(one, host)
     host.rows("DELETE FROM django_celery_beat_periodictask")
-    told = missing([firing], one.publish([firing]))
-    one.settle(told)
+    answers = missing([firing], one.publish([firing]))
+    one.settle(answers)
     (row,) = host.firings()
     assert row["state"] == "refused" and "was deleted" in row["error"]
 
@@ -218,7 +218,7 @@ def test_what_is_settled_is_forgotten_after_a_while_and_what_is_open_is_not(
     assert [row["id"] for row in host.firings()] == [still_open]
 
 
-def test_a_row_that_is_refused_is_told_once_for_each_change(one: Firings, host: HostProject) -> None:
+def test_a_row_that_is_refused_is_reported_once_for_each_change(one: Firings, host: HostProject) -> None:
     task_id = add(host, "settle")
     assert one.refuse({task_id: 'no "ephem", \\ and\x00 so on'}) == 1
     assert one.refuse({task_id: "again"}) == 0
@@ -243,8 +243,8 @@ def test_the_table_beside_theirs_is_the_one_that_our_migrations_make(
         with ours.cursor() as cursor:
             cursor.execute(statement)
             made_by_migration = cursor.fetchall()
-        told = one.connection.execute(statement.encode()).fetchall()
-        assert [_plain(row) for row in told] == [_plain(row) for row in made_by_migration]
+        added = one.connection.execute(statement.encode()).fetchall()
+        assert [_plain(row) for row in added] == [_plain(row) for row in made_by_migration]
 
 
 def _plain(row: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -272,7 +272,7 @@ def test_times_without_a_zone_are_refused_in_words(host: HostProject) -> None:
         prepare(connection)
 
 
-def test_who_may_not_make_our_table_is_told_what_helps(host: HostProject) -> None:
+def test_who_may_not_make_our_table_learns_what_helps(host: HostProject) -> None:
     with session(host) as connection:
         connection.execute("CREATE SCHEMA closed; SET search_path = closed, public; SET ROLE pg_monitor")
         with pytest.raises(NotServable, match="docs/how-to/celery-beat.md"):

@@ -84,10 +84,10 @@ except NotServable as why:
 def test_times_that_their_scheduler_kept_hours_off_are_refused_with_what_puts_them_right(
     host: HostProject, use_tz: bool, zone: str
 ) -> None:
-    told = host.python(NAIVE.format(use_tz=use_tz, zone=zone))
-    assert "DJANGO_CELERY_BEAT_TZ_AWARE" in told and zone in told
+    output = host.python(NAIVE.format(use_tz=use_tz, zone=zone))
+    assert "DJANGO_CELERY_BEAT_TZ_AWARE" in output and zone in output
     assert abs(host.task("settle")["last_run_at"] - now(host)) > timedelta(minutes=50)
-    _, statement = told.split(": ", 1)
+    _, statement = output.split(": ", 1)
     host.rows(statement.split(";")[0])
     assert abs(host.task("settle")["last_run_at"] - now(host)) < timedelta(minutes=2)
 
@@ -125,7 +125,7 @@ except OperationalError as error:
 """
 
 
-def test_an_entry_that_makes_no_sense_is_left_out_and_a_database_that_is_away_is_told(
+def test_an_entry_that_makes_no_sense_is_left_out_and_a_database_that_is_away_is_reported(
     host: HostProject,
 ) -> None:
     written, away = host.python(ENTRIES).splitlines()
@@ -143,8 +143,8 @@ def test_packages_of_theirs_that_are_called_as_ours_stand_in_no_way(
     code += "from runs.beat import PartitionedScheduler\n"
     code += "info = PartitionedScheduler(tests.runs.celery_beat.host_app.app, lazy=True).info\n"
     code += "print(info, jobs.THEIRS, auditlog.THEIRS)"
-    told = host.python(code)
-    assert "periodic tasks of django-celery-beat" in told and "True True" in told
+    output = host.python(code)
+    assert "periodic tasks of django-celery-beat" in output and "True True" in output
 
 
 def test_the_settings_of_the_environment_count(host: HostProject, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,11 +173,11 @@ def test_settings_that_make_no_sense_are_refused_by_name(
     code += "except NotServable as why: print(why)"
     env = host.env
     monkeypatch.setattr(host, "env", lambda: {**env(), name: value})
-    told = host.python(code)
-    assert name in told and value in told
+    output = host.python(code)
+    assert name in output and value in output
 
 
-def test_an_application_without_the_tables_is_told_what_is_missing() -> None:
+def test_an_application_without_the_tables_learns_what_is_missing() -> None:
     with pytest.raises(NotServable, match="INSTALLED_APPS"):
         of_application(Celery("other", set_as_current=False))
 

@@ -70,14 +70,14 @@ def fill(host: HostProject) -> None:
 def test_without_apply_nothing_changes_and_everything_is_said(host: HostProject) -> None:
     fill(host)
     before = host.task("hourly")
-    told = command()
-    assert "Nothing was changed" in told
-    assert lines(told, "hourly").startswith("created  hourly: their.witness. Every hour, from")
-    assert "queue are not kept" in told and "job is paused" in told
-    assert lines(told, "typo").startswith("not imported") and "their.witness" in told
-    assert "does not export, and so cannot run: their.witnes" in told
-    assert lines(told, "broken").startswith("not imported") and "args are not JSON" in told
-    assert "2 created, 2 not imported" in told
+    output = command()
+    assert "Nothing was changed" in output
+    assert lines(output, "hourly").startswith("created  hourly: their.witness. Every hour, from")
+    assert "queue are not kept" in output and "job is paused" in output
+    assert lines(output, "typo").startswith("not imported") and "their.witness" in output
+    assert "does not export, and so cannot run: their.witnes" in output
+    assert lines(output, "broken").startswith("not imported") and "args are not JSON" in output
+    assert "2 created, 2 not imported" in output
     assert not Job.objects.exists() and not ImportedTask.objects.exists() and not AuditEntry.objects.exists()
     assert host.task("hourly") == before
 
@@ -109,8 +109,8 @@ def test_with_the_rows_off_their_jobs_go_on_in_the_same_rhythm(host: HostProject
     fill(host)
     due = host.task("hourly")["last_run_at"] + HOUR
     command("--apply")
-    told = command("--apply", "--disable-imported")
-    assert lines(told, "hourly").startswith("updated")
+    output = command("--apply", "--disable-imported")
+    assert lines(output, "hourly").startswith("updated")
     made = job("hourly")
     assert made.status == JobStatus.ACTIVE
     assert abs(clock("hourly") - due) < timedelta(milliseconds=1)
@@ -134,8 +134,8 @@ def test_undone_the_rows_go_on_in_the_rhythm_of_their_jobs(host: HostProject) ->
     command("--apply", "--disable-imported")
     assert "given back  hourly" in command("--undo", "--dry-run")
     assert not host.task("hourly")["enabled"]
-    told = command("--undo")
-    assert "given back  hourly" in told
+    output = command("--undo")
+    assert "given back  hourly" in output
     row = host.task("hourly")
     assert row["enabled"] and abs(row["last_run_at"] + HOUR - due) < timedelta(milliseconds=1)
     assert not host.task("off")["enabled"]
@@ -188,7 +188,7 @@ def test_a_job_that_somebody_paused_stays_so(host: HostProject) -> None:
     assert job("hourly").status == JobStatus.PAUSED
 
 
-def test_a_row_that_is_switched_on_beside_its_job_is_told(host: HostProject) -> None:
+def test_a_row_that_is_switched_on_beside_its_job_is_reported(host: HostProject) -> None:
     fill(host)
     command("--apply", "--disable-imported")
     host.rows("UPDATE django_celery_beat_periodictask SET enabled = true WHERE name = 'hourly'")
@@ -199,8 +199,8 @@ def test_a_job_of_the_same_name_is_left_alone(host: HostProject, tenant: Tenant)
     fill(host)
     command("--apply")
     ImportedTask.objects.all().delete()
-    told = command("--apply")
-    assert lines(told, "hourly").startswith("not imported") and "of that name already" in told
+    output = command("--apply")
+    assert lines(output, "hourly").startswith("not imported") and "of that name already" in output
 
 
 def test_a_row_whose_time_is_just_now_is_waited_for(host: HostProject, tenant: Tenant) -> None:
@@ -226,7 +226,7 @@ def test_a_row_that_ran_once_as_a_job_stays_off(host: HostProject, tenant: Tenan
     assert not host.task("once")["enabled"]
 
 
-def test_a_row_that_was_deleted_meanwhile_is_told(host: HostProject) -> None:
+def test_a_row_that_was_deleted_meanwhile_is_reported(host: HostProject) -> None:
     fill(host)
     command("--apply", "--disable-imported")
     host.rows("DELETE FROM django_celery_beat_periodictask")
@@ -236,9 +236,9 @@ def test_a_row_that_was_deleted_meanwhile_is_told(host: HostProject) -> None:
 
 def test_the_shadow_finds_every_time_the_same(host: HostProject) -> None:
     fill(host)
-    told = command("--shadow", "--hours", "48")
-    assert "hourly: 48 times are the same\n" in told
-    assert "not imported  broken: its args are not JSON" in told
+    output = command("--shadow", "--hours", "48")
+    assert "hourly: 48 times are the same\n" in output
+    assert "not imported  broken: its args are not JSON" in output
 
 
 @pytest.mark.parametrize(
@@ -347,8 +347,8 @@ def test_in_two_databases_who_dies_amid_the_way_back_can_go_it_again(
     monkeypatch.undo()
     assert not host.task("hourly")["enabled"] and job("hourly").status == JobStatus.PAUSED
     assert "say --undo again" in command("--apply")
-    told = command("--undo")
-    assert "given back  hourly" in told and "stays switched off" not in told
+    output = command("--undo")
+    assert "given back  hourly" in output and "stays switched off" not in output
     assert host.task("hourly")["enabled"]
     if untriggered:
         assert host.task("hourly")["last_run_at"] + HOUR == missed

@@ -146,7 +146,7 @@ def test_while_nobody_edits_no_row_is_read(
     wait_until(sent_again, 20, "two further firings, which are changes of our own")
 
 
-def test_a_row_that_cannot_be_reckoned_is_told_and_the_others_go_on(
+def test_a_row_that_cannot_be_reckoned_is_reported_and_the_others_go_on(
     one: Scheduler, host: HostProject, notes: Notes
 ) -> None:
     add(host, "without end", interval_id=interval(host, 0))
@@ -160,7 +160,7 @@ def test_a_row_that_cannot_be_reckoned_is_told_and_the_others_go_on(
     assert "without end" in notes.names
 
 
-def test_a_message_that_cannot_be_made_is_told_and_the_others_go_on(
+def test_a_message_that_cannot_be_made_is_reported_and_the_others_go_on(
     one: Scheduler, host: HostProject, notes: Notes
 ) -> None:
     add(host, "settle")
@@ -199,7 +199,7 @@ def test_a_broker_that_leaves_before_a_message_goes_out_costs_time_only(
 
 
 @pytest.mark.parametrize("resend", [True, False])
-def test_a_broker_that_leaves_amid_a_message_is_told_and_goes_by_the_settings(
+def test_a_broker_that_leaves_amid_a_message_is_reported_and_goes_by_the_settings(
     host: HostProject, notes: Notes, resend: bool
 ) -> None:
     with scheduler(host, notes, resend=resend) as one:

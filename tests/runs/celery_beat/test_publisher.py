@@ -63,7 +63,7 @@ def taken():
                               message.content_encoding])
     return found
 
-told = []
+compared = []
 for number, kind in enumerate(kinds):
     row = PeriodicTask.objects.create(name=f"row {number}", interval=every, **kind)
     scheduler = DatabaseScheduler(app, lazy=True)
@@ -79,31 +79,33 @@ for number, kind in enumerate(kinds):
     publisher = CeleryPublisher(app)
     assert publisher.is_ready()
     publisher.send(message)
-    told.append([host, taken()])
-print(json.dumps(told, default=str))
+    compared.append([host, taken()])
+print(json.dumps(compared, default=str))
 """
 
 
 def test_every_message_is_the_one_that_database_scheduler_sends(host: HostProject) -> None:
     host.broker_url = "memory://"
-    told = json.loads(host.python(BOTH).splitlines()[-1])
-    assert len(told) == 8
-    for by_theirs, by_ours in told:
+    compared = json.loads(host.python(BOTH).splitlines()[-1])
+    assert len(compared) == 8
+    for by_theirs, by_ours in compared:
         assert len(by_theirs) == len(by_ours) == 1
         assert _comparable(by_ours[0]) == _comparable(by_theirs[0])
-    (queue, *_, headers, properties, body, _, _) = told[1][1][0]
+    (queue, *_, headers, properties, body, _, _) = compared[1][1][0]
     assert queue.endswith(".routed") and body[:2] == [[1, "two"], {"three": [4]}]
     assert headers["periodic_task_name"] == "row 1" and headers["celery_beat_task"] is True
-    assert told[2][1][0][4]["priority"] == 9
+    assert compared[2][1][0][4]["priority"] == 9
 
 
 def _comparable(message: list[Any]) -> Any:
     """But for what differs from one message to the next, and times that passed between the two."""
     queue, exchange, key, headers, properties, body, *content = message
     headers = {**headers, "expires": (headers["expires"] or "")[:16]}
-    told = {name: value for name, value in properties.items() if name not in ("delivery_tag", "expiration")}
-    told["expiration"] = round(float(properties.get("expiration") or 0) / 10_000)
-    return queue, exchange, key, headers, told, body, content
+    compared = {
+        name: value for name, value in properties.items() if name not in ("delivery_tag", "expiration")
+    }
+    compared["expiration"] = round(float(properties.get("expiration") or 0) / 10_000)
+    return queue, exchange, key, headers, compared, body, content
 
 
 # A task that asks its own database whenever it is sent, as those of many tenants do.

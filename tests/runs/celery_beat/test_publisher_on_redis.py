@@ -57,7 +57,7 @@ print(CeleryPublisher(Celery(broker=sys.argv[1])).is_ready())
 
 
 @pytest.mark.parametrize("address", ["redis://127.0.0.1:1/0", "sentinel://:xyzzy@127.0.0.1:1/0"])
-def test_a_redis_without_its_package_is_told_of(address: str) -> None:
+def test_a_redis_without_its_package_is_reported(address: str) -> None:
     command = [sys.executable, "-c", WITHOUT_REDIS, address]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
@@ -177,7 +177,7 @@ def test_over_tls_it_talks_to_nobody_else_and_says_what_helps(
         assert "the broker's certificate is not trusted: " in caplog.text and REMEDY in caplog.text
 
 
-def test_over_tls_what_is_said_outright_is_respected_and_told(
+def test_over_tls_what_is_said_outright_is_respected_and_reported(
     tmp_path: Path, own_ca: OwnCA, settings: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     with PrivateRedis(tmp_path, own_ca) as server:

@@ -160,7 +160,7 @@ def test_a_clocked_row_is_a_job_that_runs_once() -> None:
         ({"last_run_at": NOW - DAY}, "nobody sent it"),
     ],
 )
-def test_what_has_no_counterpart_is_told(fields: dict[str, Any], note: str) -> None:
+def test_what_has_no_counterpart_is_reported(fields: dict[str, Any], note: str) -> None:
     assert note in " ".join(translated(hourly(**fields)).notes)
 
 

@@ -66,11 +66,11 @@ class RemoteLedgers:
         if not groups:
             assert request is not None
             groups = [((request.queue.pool_id, request.queue.tenant_id), [])]
-        tolds = [
+        results = [
             self.of(*whose).report(group, request if number == len(groups) - 1 else None)
             for number, (whose, group) in enumerate(groups)
         ]
-        return ReportResult([state for told in tolds for state in told.states], tolds[-1].claims)
+        return ReportResult([state for result in results for state in result.states], results[-1].claims)
 
     def leave(self, incarnation: UUID) -> None:
         self._of_node(incarnation).leave(incarnation)

@@ -182,12 +182,12 @@ def test_a_report_brings_the_next_claims_of_its_queue(ledger: Ledger) -> None:
     worker = make_worker(job.pool, slots=1)
     first = ledger.claim(wanted(job, 2, worker))
     ended, ask = [CompletedClaim(claim, succeeded(), SUCCESS) for claim in first], wanted(job, 2, worker)
-    told = ledger.report(ended, ask)
-    assert told.states == ["succeeded"] * 2
-    assert [claim.run_id for claim in told.claims] == runs[2:]
+    result = ledger.report(ended, ask)
+    assert result.states == ["succeeded"] * 2
+    assert [claim.run_id for claim in result.claims] == runs[2:]
     # The answer was lost: the ends are told again as they are, and what was wanted is asked for again.
-    assert ledger.report(ended).states == told.states
-    assert ledger.claim(ask, again=True) == told.claims
+    assert ledger.report(ended).states == result.states
+    assert ledger.claim(ask, again=True) == result.claims
 
 
 def test_what_cannot_be_kept_of_one_changes_nothing_of_any(ledger: Ledger) -> None:

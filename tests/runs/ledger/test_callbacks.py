@@ -169,7 +169,7 @@ def test_secrets_the_target_was_called_with_are_masked(ledger: Ledger) -> None:
     assert Run.objects.get(state="dead").error_line == "*** is wrong"
 
 
-def test_told_again_in_the_same_words_it_is_answered_the_same(ledger: Ledger) -> None:
+def test_reported_again_in_the_same_words_it_is_answered_the_same(ledger: Ledger) -> None:
     claim, token = waiting(ledger)
     first = complete(claim, token, result={"a": 1, "b": 2})
     again = complete(claim, token, result={"b": 2, "a": 1})
@@ -189,7 +189,7 @@ def test_a_callback_may_be_faster_than_the_report(ledger: Ledger) -> None:
     assert Run.objects.get().state == "succeeded" and not LiveRun.objects.exists()
 
 
-def test_a_report_told_twice_is_heard_once(ledger: Ledger) -> None:
+def test_a_report_sent_twice_is_heard_once(ledger: Ledger) -> None:
     claim, token = waiting(ledger, seconds=3600.0)
     before = LiveRun.objects.get().wake_at
     outcome = accepted(claim)

@@ -279,11 +279,11 @@ def test_heartbeat_acknowledges_the_cancels_that_were_asked_for(ledger: Ledger) 
     mine, uncancelled = (make_run(job, LiveState.RUNNING, worker=worker) for _ in range(2))
     theirs = make_run(job, LiveState.RUNNING, worker=other)
     LiveRun.objects.exclude(pk=uncancelled.pk).update(cancel_requested_at=now())
-    told = [run.claim_token for run in (mine, uncancelled, theirs)]
-    ledger.heartbeat(_beat(worker, number=1, held=told, stopping=told))
+    tokens = [run.claim_token for run in (mine, uncancelled, theirs)]
+    ledger.heartbeat(_beat(worker, number=1, held=tokens, stopping=tokens))
     [acknowledged] = LiveRun.objects.exclude(cancel_acknowledged_at=None)
     assert acknowledged.pk == mine.pk
-    ledger.heartbeat(_beat(worker, number=2, held=told, stopping=told))
+    ledger.heartbeat(_beat(worker, number=2, held=tokens, stopping=tokens))
     again = LiveRun.objects.get(pk=mine.pk)
     assert again.cancel_acknowledged_at == acknowledged.cancel_acknowledged_at
 
@@ -377,7 +377,7 @@ def test_an_older_heartbeat_that_arrives_late_is_not_believed(ledger: Ledger) ->
 
 
 @pytest.mark.parametrize("state", ["lost", "left"])
-def test_heartbeat_of_a_lost_incarnation_is_told_so(ledger: Ledger, state: str) -> None:
+def test_heartbeat_of_a_lost_incarnation_learns_of_it(ledger: Ledger, state: str) -> None:
     worker = make_worker(make_job().pool, state=state)
     assert not ledger.heartbeat(_beat(worker, 1)).known
 
@@ -392,7 +392,7 @@ def test_heartbeat_names_queues_whose_runs_wait_for_a_claim(ledger: Ledger) -> N
     assert ledger.heartbeat(_beat(worker, 3, busy=4)).work == []
 
 
-def test_heartbeat_tells_how_far_the_clocks_are_apart_and_keeps_what_it_is_told(
+def test_heartbeat_tells_how_far_the_clocks_are_apart_and_keeps_what_it_is_reported(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = make_worker(make_pool())

@@ -75,8 +75,8 @@ def test_a_claim_that_comes_with_a_report_brings_them_too(ledger: Ledger, job: J
         make_run(job, LiveState.QUEUED)
     queue = WorkQueue(0, job.pool_id, job.tenant_id, "")
     wanted = ClaimRequest(worker.incarnation, base_token(), queue, [TASK], limit=2)
-    told = ledger.report([CompletedClaim(first, succeeded(), SUCCESS)], wanted)
-    assert [claim.secrets for claim in told.claims] == [{"KEY": "a value of it"}] * 2
+    result = ledger.report([CompletedClaim(first, succeeded(), SUCCESS)], wanted)
+    assert [claim.secrets for claim in result.claims] == [{"KEY": "a value of it"}] * 2
 
 
 def test_of_another_tenant_nothing_comes(ledger: Ledger, job: Job) -> None:

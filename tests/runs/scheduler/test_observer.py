@@ -73,7 +73,7 @@ def test_a_trigger_pass_reaches_the_status_of_its_scheduler() -> None:
     wait_until(lambda: totals.as_json().get("trigger"), 10, "a pass")
     loop.stopping = True
     loop.join(5)
-    with LockSession(dsn(), "presence") as session:
+    with LockSession(dsn(), "status") as session:
         StatusLoop(session, SchedulerStatus([loop], totals)).step()
     passes = SchedulerNode.objects.get().passes
     assert passes["trigger"]["counts"]["runs"] == 1

@@ -33,7 +33,7 @@ def test_a_scheduler_tells_what_it_holds_and_how_its_loops_are_doing(status: Sch
     trigger = status.loops[0]
     trigger.start()
     wait_until(lambda: trigger.last_success, 10, "a pass")
-    with LockSession(dsn(), "presence") as session:
+    with LockSession(dsn(), "status") as session:
         assert StatusLoop(session, status).step() > 0
     node = SchedulerNode.objects.get()
     assert (node.job_slices, node.pools, node.runs_recovery, node.left_at) == (7, 0, False, None)
@@ -43,12 +43,12 @@ def test_a_scheduler_tells_what_it_holds_and_how_its_loops_are_doing(status: Sch
     assert node.loops["dispatch"]["success_seconds_ago"] is None
 
 
-def test_it_is_told_again_by_the_same_row_and_skew_by_the_next_status_loop(
+def test_it_is_reported_again_by_the_same_row_and_skew_by_the_next_status_loop(
     status: SchedulerStatus, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     wall = time.time
     monkeypatch.setattr(time, "time", lambda: wall() - 3600)
-    with LockSession(dsn(), "presence") as session:
+    with LockSession(dsn(), "status") as session:
         status_loop = StatusLoop(session, status)
         status_loop.step()
         first = SchedulerNode.objects.get()
@@ -68,8 +68,8 @@ def test_a_clock_that_is_right_is_no_reason_to_speak(
     assert not caplog.records and status.skew_ms == clock_skew.LIMIT_MS - 1
 
 
-def test_a_clean_stop_is_told_and_old_ones_are_forgotten(status: SchedulerStatus) -> None:
-    with LockSession(dsn(), "presence") as session:
+def test_a_clean_stop_is_reported_and_old_ones_are_forgotten(status: SchedulerStatus) -> None:
+    with LockSession(dsn(), "status") as session:
         status_loop = StatusLoop(session, status)
         status_loop.step()
         status_loop.end()
@@ -82,6 +82,6 @@ def test_a_clean_stop_is_told_and_old_ones_are_forgotten(status: SchedulerStatus
 
 def test_a_failure_of_the_session_begins_no_new_incarnation(status: SchedulerStatus) -> None:
     for _ in range(2):
-        with LockSession(dsn(), "presence") as session:
+        with LockSession(dsn(), "status") as session:
             StatusLoop(session, status).step()
     assert SchedulerNode.objects.count() == 1

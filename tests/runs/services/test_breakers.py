@@ -130,7 +130,7 @@ class TestCounting:
                 LiveRun.objects.filter(pk=run.pk).update(state=state)
         assert breaker(job).state == BreakerState.OPEN
 
-    def test_a_report_told_twice_counts_once(self, ledger: Ledger, job: Job) -> None:
+    def test_a_report_sent_twice_counts_once(self, ledger: Ledger, job: Job) -> None:
         make_run(job, LiveState.QUEUED)
         claim = claim_next(ledger, job)
         assert claim is not None
@@ -355,7 +355,7 @@ class TestPeople:
         dispatch(session, job)
         return job
 
-    def test_it_is_told_where_somebody_asks(self, caller: Caller, broken: Job) -> None:
+    def test_it_is_reported_where_somebody_asks(self, caller: Caller, broken: Job) -> None:
         found = caller.get(f"jobs/{broken.pk}/breaker").json()
         assert (found["state"], found["failures"], found["limit"], found["held"]) == ("open", 1, 1, 1)
         said = caller.get(f"jobs/{broken.pk}/explain").json()["obstacles"]

@@ -42,8 +42,8 @@ def test_the_direction_is_said() -> None:
 def test_a_worker_says_once_that_its_clock_misleads(caplog: pytest.LogCaptureFixture) -> None:
     heartbeat = HeartbeatThread.__new__(HeartbeatThread)
     heartbeat._skew_ms = None
-    for told in (None, 100.0, 5_000.0, 6_000.0, None, 50.0, -7_000.0):
-        heartbeat._note_skew(told)
+    for skew_ms in (None, 100.0, 5_000.0, 6_000.0, None, 50.0, -7_000.0):
+        heartbeat._note_skew(skew_ms)
     assert [record.message for record in caplog.records] == [
         "This machine's clock is 5.0 s ahead of the database's",
         "This machine's clock is 7.0 s behind the database's",

@@ -22,7 +22,7 @@ class CanvasStage(CeleryStage):
             CANVAS_RESULTS=f"file://{folder}/results",
         )
 
-    def told(self, of: str, count: int) -> list[Any]:
+    def results(self, of: str, count: int) -> list[Any]:
         wait_until(lambda: len(self.events(of)) >= count, 30, f"the {of}")
         return sorted(entry["value"] for entry in self.events(of))
 
@@ -39,9 +39,9 @@ def test_chains_groups_and_chords_of_declared_tasks(stage: CanvasStage, tmp_path
     worker = stage.start(tmp_path)
     run = stage.add_run_with_wakeup("canvas.sends")
     assert stage.wait_for_end(run)["next"] == "succeeded"
-    assert stage.told("chain", 1) == [6]
-    assert stage.told("group", 3) == [0, 1, 2]
-    [numbers] = stage.told("chord", 1)
+    assert stage.results("chain", 1) == [6]
+    assert stage.results("group", 3) == [0, 1, 2]
+    [numbers] = stage.results("chord", 1)
     assert sorted(numbers) == [1, 2, 3]
     ids = {entry["run"] for of in ("chain", "group", "chord") for entry in stage.events(of)}
     assert len(ids) == 5 and str(run) not in ids
@@ -55,6 +55,6 @@ def test_a_run_that_replaces_itself_is_dead_and_sends_nothing(stage: CanvasStage
     assert "A run cannot replace itself" in refused["error_line"]
     # What it had sent would lie before this in the queue, and one child takes them one by one.
     stage.send("canvas.tells", 1, "later")
-    assert stage.told("later", 1) == [1]
+    assert stage.results("later", 1) == [1]
     assert stage.events("replaced") == []
     assert worker.terminate() == 0

@@ -22,7 +22,7 @@ from scheduler_project.sdk.shared.spool import PendingReport, Spool
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
 
-def an_untold_success() -> PendingReport:
+def an_unreported_success() -> PendingReport:
     ids = {name: str(uuid4()) for name in ("run_id", "token", "incarnation", "job_id")}
     facts = {"claim_seq": 1, "attempt": 1, "version": 1, "tenant_id": 1, "tenant": "acme", "gated": False}
     claim = unpack_claim({**ids, **facts, "timeout": 60.0, "retry": {}})
@@ -67,7 +67,7 @@ def runtime(tmp_path: Path) -> Any:
 def test_a_result_waits_for_a_platform_that_answers(
     runtime: Any, platform: Platform, trouble: Exception
 ) -> None:
-    runtime.spool.put(an_untold_success())
+    runtime.spool.put(an_unreported_success())
     delivery = Delivery(runtime, platform)  # type: ignore[arg-type]
     platform.trouble = trouble
     for _ in range(20):
@@ -78,7 +78,7 @@ def test_a_result_waits_for_a_platform_that_answers(
 
 
 def test_the_log_of_a_result_that_waited_goes_with_it(runtime: Any, platform: Platform) -> None:
-    pending = an_untold_success()
+    pending = an_unreported_success()
     runtime.spool.put(pending)
     with runtime.log_store.open(pending.claim.run_id, 1) as file:
         file.write(b"{}\n")

@@ -81,8 +81,8 @@ def test_a_broker_that_cannot_be_verified_brings_no_wakeups_and_runs_come_by_the
         *("celery", "-A", "tests.support.sample_tasks", "worker", "-Q", stage.host_queue, "-c", "2"),
         env=environment,
     )
-    told = worker.wait_for_output(f"{LOST}the broker's certificate is not trusted: ")
-    assert "BEATKEEPER_CA_FILE names the CA" in told
+    line = worker.wait_for_output(f"{LOST}the broker's certificate is not trusted: ")
+    assert "BEATKEEPER_CA_FILE names the CA" in line
     stage.wait_for_end(stage.ledger.add_run())
     assert stage.consumers() == 0 and "zebra" not in worker.text()
 

@@ -130,7 +130,7 @@ def test_its_tasks_fire_by_cron_retry_log_and_are_cancelled(platform: Platform, 
     assert "3 to add, 0 to change, 0 no longer declared" in worker.text()
     its_own_task(team)
     its_own_request(team, worker)
-    drift_is_told(team, job)
+    drift_is_reported(team, job)
 
     with our_connection():
         pause_job(job)
@@ -210,14 +210,14 @@ def its_own_request(team: Team, worker: RealProcess) -> None:
         worker.wait_for_output("the clinic's own request saw a failure")
 
 
-def drift_is_told(team: Team, job: Job) -> None:
+def drift_is_reported(team: Team, job: Job) -> None:
     quiet = team.code.beatkeeper("drift")
     assert quiet.wait() == 0, quiet.text()
     with our_connection():
         edit_job(job, {"priority": 7})
-    told = team.code.beatkeeper("drift", "--json")
-    assert told.wait() == 1, told.text()
-    [drifted] = json.loads(told.text())
+    drift = team.code.beatkeeper("drift", "--json")
+    assert drift.wait() == 1, drift.text()
+    [drifted] = json.loads(drift.text())
     assert drifted["drift"] == [{"field": "priority", "before": 500, "after": 7}]
     applied = team.code.beatkeeper("apply")
     assert applied.wait() == 0, applied.text()

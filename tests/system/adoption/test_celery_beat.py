@@ -184,8 +184,8 @@ def assert_all_are_imported_and_given_back(host: HostProject) -> None:
     before = enabled_rows(host)
     assert "Nothing was changed" in import_them(*given)
     assert "minutes: 480 times are the same" in import_them(*given, "--shadow")
-    told = import_them(*given, "--apply", "--disable-imported")
-    created, left = said(told, "created"), said(told, "not imported")
+    output = import_them(*given, "--apply", "--disable-imported")
+    created, left = said(output, "created"), said(output, "not imported")
     assert created >= {*EVERY_SECOND, *JOBS, "switched off", "waits", "from the code"}
     assert left == {*LEFT, "broken", "expires", "celery.backend_cleanup"}
     assert enabled_rows(host) == before - created
@@ -193,10 +193,10 @@ def assert_all_are_imported_and_given_back(host: HostProject) -> None:
     assert enabled_rows(host) == before
 
 
-def said(told: str, what: str) -> set[str]:
+def said(output: str, what: str) -> set[str]:
     """Of which rows."""
     begin = f"{what}  "
-    return {line.removeprefix(begin).split(":")[0] for line in told.splitlines() if line.startswith(begin)}
+    return {line.removeprefix(begin).split(":")[0] for line in output.splitlines() if line.startswith(begin)}
 
 
 def enabled_rows(host: HostProject) -> set[str]:

@@ -39,7 +39,7 @@ def test_the_record_names_nothing_but_beatkeeper(wheel: Path) -> None:
 
 def test_every_module_of_it_works_without_what_the_extras_bring(adopter: Path) -> None:
     """A worker over HTTPS has neither a driver of the database nor keys of secrets."""
-    told = _python(
+    output = _python(
         adopter,
         "import importlib, pkgutil, sys\n"
         "extras = ('psycopg', 'cryptography', 'django', 'requests', 'httpx')\n"
@@ -53,7 +53,7 @@ def test_every_module_of_it_works_without_what_the_extras_bring(adopter: Path) -
         "print(missing)",
     )
     # The ledger over the database and its connection, which is opened by its address alone.
-    assert told == "['beatkeeper.ledger.postgres', 'beatkeeper.ledger.postgres_connection']"
+    assert output == "['beatkeeper.ledger.postgres', 'beatkeeper.ledger.postgres_connection']"
 
 
 DOCUMENTS = "\n".join(
@@ -100,7 +100,7 @@ def checked(adopter: Path, tmp_path: Path, text: str, **env: str) -> str:
 
 
 def test_whoever_uses_it_finds_types(adopter: Path, tmp_path: Path) -> None:
-    told = checked(
+    output = checked(
         adopter,
         tmp_path,
         "from datetime import datetime, timezone\n"
@@ -115,9 +115,11 @@ def test_whoever_uses_it_finds_types(adopter: Path, tmp_path: Path) -> None:
         "def wrong(keeper: Beatkeeper) -> int:\n"
         "    return keeper.run_now(None, when=3)\n",
     )
-    assert 'Revealed type is "beatkeeper.host.requested_run.RequestedRun"' in told, told
-    assert 'Unexpected keyword argument "when"' in told and 'got "RequestedRun", expected "int"' in told, told
-    assert told.count("error:") == 2, told
+    assert 'Revealed type is "beatkeeper.host.requested_run.RequestedRun"' in output, output
+    assert (
+        'Unexpected keyword argument "when"' in output and 'got "RequestedRun", expected "int"' in output
+    ), output
+    assert output.count("error:") == 2, output
 
 
 DECLARED = """
@@ -151,15 +153,15 @@ def test_a_declared_task_has_its_type_and_both_methods(
     adopter: Path, tmp_path: Path, celery_is_typed: bool
 ) -> None:
     env = {"MYPYPATH": str(stubs_of_celery(tmp_path / "stubs"))} if celery_is_typed else {}
-    told = checked(adopter, tmp_path, DECLARED, **env)
-    assert told.count('Revealed type is "beatkeeper.host.requested_run.RequestedRun"') == 2, told
+    output = checked(adopter, tmp_path, DECLARED, **env)
+    assert output.count('Revealed type is "beatkeeper.host.requested_run.RequestedRun"') == 2, output
     kept = "celery.result.AsyncResult[str]", "celery.canvas.Signature[str]"
-    assert [f'Revealed type is "{kind}"' in told for kind in kept] == [celery_is_typed] * 2, told
-    assert 'Unexpected keyword argument "when"' in told, told
-    assert ('incompatible type "str"; expected "int"' in told) is celery_is_typed, told
+    assert [f'Revealed type is "{kind}"' in output for kind in kept] == [celery_is_typed] * 2, output
+    assert 'Unexpected keyword argument "when"' in output, output
+    assert ('incompatible type "str"; expected "int"' in output) is celery_is_typed, output
     # A function is no task, whatever is known of Celery.
-    assert told.count("[call-overload]") == 1, told
-    assert "attr-defined" not in told, told
+    assert output.count("[call-overload]") == 1, output
+    assert "attr-defined" not in output, output
 
 
 def stubs_of_celery(folder: Path) -> Path:
@@ -171,42 +173,42 @@ def stubs_of_celery(folder: Path) -> Path:
 
 
 def test_the_console_script_is_there(adopter: Path) -> None:
-    told = run_to_end([str(adopter.parent / "beatkeeper"), "--help"])
-    assert "plan|apply|drift" in told
+    output = run_to_end([str(adopter.parent / "beatkeeper"), "--help"])
+    assert "plan|apply|drift" in output
 
 
 def test_it_lives_beside_django_auditlog_and_a_package_named_jobs(adopter: Path) -> None:
-    told = _python(
+    output = _python(
         adopter,
         "import sys; from beatkeeper import Beatkeeper\n"
         "django = 'django.apps' in sys.modules\n"
         "import auditlog, jobs.openings\n"
         "print(jobs.openings.VACANCIES[0], 'site-packages' in auditlog.__file__, django)",
     )
-    assert told == "baker True False"
+    assert output == "baker True False"
 
 
 def test_django_auditlog_is_whole_after_the_installation(adopter: Path) -> None:
-    told = _python(
+    output = _python(
         adopter,
         "import importlib.metadata as m\n"
         "print(all(file.locate().exists() for file in m.files('django-auditlog')),"
         " [str(f) for f in m.files('beatkeeper') if str(f).split('/')[0] in ('jobs', 'runs', 'auditlog', 'tests')])",
     )
-    assert told == "True []"
+    assert output == "True []"
 
 
 def test_a_decorated_task_is_the_task_it_was(adopter: Path) -> None:
-    told = _python(
+    output = _python(
         adopter,
         "from shop.celery import app, settle, tidy\n"
         "print(settle(), type(settle) is type(tidy), settle.name in app.tasks, callable(settle.delay))",
     )
-    assert told == "settled the day\nsettled True True True"
+    assert output == "settled the day\nsettled True True True"
 
 
 def test_nothing_of_the_host_app_is_changed(adopter: Path) -> None:
-    told = _python(
+    output = _python(
         adopter,
         "from celery import Celery; from shop.celery import app\n"
         "plain = Celery('plain', broker=app.conf.broker_url)\n"
@@ -214,7 +216,7 @@ def test_nothing_of_the_host_app_is_changed(adopter: Path) -> None:
         "changed = {k for k in plain.conf.table() if plain.conf[k] != app.conf[k]}\n"
         "print(sorted(changed))",
     )
-    assert told == "[]"
+    assert output == "[]"
 
 
 def _python(python: Path, program: str) -> str:

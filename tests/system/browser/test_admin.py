@@ -237,7 +237,7 @@ def test_a_person_makes_a_key_and_sees_it_once(browser: Browser, job: Job) -> No
     assert browser.complaints == []
 
 
-def test_a_person_is_told_that_a_form_is_stale(browser: Browser, job: Job) -> None:
+def test_a_person_learns_that_a_form_is_stale(browser: Browser, job: Job) -> None:
     browser.log_in()
     browser.open(f"/admin/beatkeeper_jobs/job/{job.pk}/change/")
     edit_job(job, {"schedule": {"every": 60}})

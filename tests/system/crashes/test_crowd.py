@@ -254,7 +254,7 @@ def check(platform: Platform, size: Size) -> None:
     # Nobody may cancel or skip them, and nobody gives up on them.
     assert {run["state"] for run in runs.values()} == {"succeeded"}
     assert set(runs) == set(files)
-    overlaps = [told for path in files.values() for told in crowd.overlaps(path)]
+    overlaps = [overlap for path in files.values() for overlap in crowd.overlaps(path)]
     assert not overlaps, "\n".join(overlaps)
     successes = platform.rows("SELECT run_id, claim_seq FROM beatkeeper_attempt WHERE outcome = 'succeeded'")
     assert len(successes) == len(runs)

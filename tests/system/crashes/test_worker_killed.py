@@ -44,7 +44,7 @@ def test_the_death_of_a_pool_child_is_seen_at_once(platform: Platform, gate: Pat
         assert platform.wait_for_attempt(number + 1).started_at - killed_at < AT_ONCE
     gate.touch()
     run = platform.run_of(job, "succeeded")
-    assert_the_guard_told(platform, run, times=2)
+    assert_the_guard_reported(platform, run, times=2)
     platform.assert_one_attempt_at_a_time()
 
 
@@ -62,7 +62,7 @@ def test_the_guard_tells_at_once_that_the_worker_was_killed_beside_it(platform: 
     assert again.started_at - killed_at < AT_ONCE
     gate.touch()
     run = platform.run_of(job, "succeeded")
-    assert_the_guard_told(platform, run)
+    assert_the_guard_reported(platform, run)
     platform.assert_one_attempt_at_a_time()
     platform.wait(lambda: is_dead(guard), 10, "the guard to leave")
 
@@ -138,7 +138,7 @@ def test_a_pool_of_one_worker_recovers_when_it_is_started_again(platform: Platfo
     platform.assert_one_attempt_at_a_time()
 
 
-def assert_the_guard_told(platform: Platform, run: Row, times: int = 1) -> None:
+def assert_the_guard_reported(platform: Platform, run: Row, times: int = 1) -> None:
     """Rescue would have come to the same, later and without naming a type."""
-    told = [(attempt["outcome"], attempt["error_type"]) for attempt in platform.attempts(run)]
-    assert told == [("lost", "WorkerLost")] * times + [("succeeded", "")]
+    outcomes = [(attempt["outcome"], attempt["error_type"]) for attempt in platform.attempts(run)]
+    assert outcomes == [("lost", "WorkerLost")] * times + [("succeeded", "")]

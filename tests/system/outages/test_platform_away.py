@@ -162,21 +162,21 @@ def test_no_setting_of_the_host_changes(
     )
     after.adopt()
     after.platform_is_at = {"BEATKEEPER_URL": "https://127.0.0.1:1", "BEATKEEPER_API_KEY": KEY}
-    shown = [shown_settings(code) for code in (before, after)]
+    shown = [settings_of(code) for code in (before, after)]
     wanted, found = (json.loads(script.text().splitlines()[-1]) for script in shown if script.wait(40) == 0)
     assert found == wanted
     names = [f"{settings.TEST_ID}-{name}@host" for name in ("before", "after")]
     workers = [code.worker("-n", name) for code, name in zip((before, after), names, strict=True)]
     for worker in workers:
         worker.wait_for_output("ready.", 40)
-    told = inspected(broker_url, names)
-    assert told[0] == told[1]
-    assert told[0]["prefetch"] == 8, "two slots, four each"
+    inspections = inspected(broker_url, names)
+    assert inspections[0] == inspections[1]
+    assert inspections[0]["prefetch"] == 8, "two slots, four each"
     for worker in workers:
         assert worker.terminate() == 0
 
 
-def shown_settings(code: CodeBase) -> RealProcess:
+def settings_of(code: CodeBase) -> RealProcess:
     return code.script(
         "import json\n"
         "app = own.app\n"

@@ -57,9 +57,9 @@ def post_jobs(count: int) -> None:
         post_job(tenant, schedule=every, overlap="allow_all")
 
 
-def skew_told(near: float) -> bool:
-    told = SchedulerNode.objects.values_list("skew_ms", flat=True).first()
-    return told is not None and abs(told / 1000 - near) < 60
+def skew_is_near(near: float) -> bool:
+    skew = SchedulerNode.objects.values_list("skew_ms", flat=True).first()
+    return skew is not None and abs(skew / 1000 - near) < 60
 
 
 @pytest.mark.parametrize(
@@ -71,14 +71,14 @@ def test_times_are_met_by_a_scheduler_whose_clock_is_wrong_and_jumps(
 ) -> None:
     wall_clock.set_ahead(hours * HOUR)
     beat = start()
-    wait_until(lambda: skew_told(hours * HOUR), 40, f"the skew; it wrote:\n{beat.text()[-2000:]}")
+    wait_until(lambda: skew_is_near(hours * HOUR), 40, f"the skew; it wrote:\n{beat.text()[-2000:]}")
     words = f"{abs(hours)}.0 h {'ahead of' if hours > 0 else 'behind'} the database's"
     beat.wait_for_output(f"this machine's clock is {words}")
     post_jobs(10)
     first_half = database_now(observer) + timedelta(seconds=4)
     hold_until(observer, first_half, 10)
     wall_clock.set_ahead(-hours * HOUR)
-    wait_until(lambda: skew_told(-hours * HOUR), 20, "the jump to be told")
+    wait_until(lambda: skew_is_near(-hours * HOUR), 20, "the jump to be told")
     end = database_now(observer) + timedelta(seconds=3)
     hold_until(observer, end, 10)
     wait_until_planned_past(observer, end, 10)

@@ -42,7 +42,7 @@ def wait_for_slices(observer: Connection, scheduler: RealProcess, count: int, ti
     return time.monotonic() - began
 
 
-def told_by(scheduler: RealProcess) -> SchedulerNode | None:
+def status_of(scheduler: RealProcess) -> SchedulerNode | None:
     return SchedulerNode.objects.filter(pid=scheduler.pid).first()
 
 
@@ -58,13 +58,15 @@ def test_schedulers_join_leave_stand_still_and_resume(
     wait_until(lambda: slices_of(observer, second) > 0, 40, "the second to take slices", interval=0.02)
     assert wait_for_slices(observer, second, HALF) < 3
     assert wait_for_slices(observer, first, HALF) < 3
-    wait_until(lambda: (told := told_by(second)) and told.job_slices == HALF, 10, "what the second tells")
+    wait_until(
+        lambda: (status := status_of(second)) and status.job_slices == HALF, 10, "what the second tells"
+    )
 
     second.send(signal.SIGTERM)
     # A look around every 250 ms; the rest is what a busy machine needs.
     assert wait_for_slices(observer, first, JOB_SLICES) < 2
     assert second.wait(10) == 0
-    assert (told := told_by(second)) and told.left_at is not None and told.job_slices == 0
+    assert (status := status_of(second)) and status.left_at is not None and status.job_slices == 0
 
     third = start(processes, database_url, "third")
     wait_for_slices(observer, third, HALF)

@@ -113,7 +113,7 @@ def test_a_path_too_long_for_a_socket_is_no_obstacle(folder: Path) -> None:
         shutil.rmtree(sockets)
 
 
-def test_a_second_copy_is_told_who_has_the_folder(server: EmbeddedPostgres) -> None:
+def test_a_second_copy_learns_who_has_the_folder(server: EmbeddedPostgres) -> None:
     second = EmbeddedPostgres(server.folder, server.account)
     with pytest.raises(AlreadyRunning, match=str(os.getpid())):
         second.start()

@@ -40,7 +40,7 @@ def test_a_wakeup_costs_a_fraction_of_what_py_amqp_needs(
     with capsys.disabled():
         sys.stdout.write(
             f"\n{count:,} wake-ups to {QUEUES} queues, confirmed:"
-            f" ours {told(ours, count)}; py-amqp {told(theirs, count)}\n"
+            f" ours {described(ours, count)}; py-amqp {described(theirs, count)}\n"
         )
     assert ours[0] * AT_LEAST_CHEAPER < theirs[0]
 
@@ -89,5 +89,5 @@ def measure(work: Callable[[], None]) -> tuple[float, float]:
     return time.thread_time() - cpu, time.monotonic() - clock
 
 
-def told(seconds: tuple[float, float], count: int) -> str:
+def described(seconds: tuple[float, float], count: int) -> str:
     return f"{seconds[0] / count * 1e6:.1f} µs of CPU each, {count / seconds[1]:,.0f} a second"

@@ -170,7 +170,7 @@ def test_a_dead_broker_delays_nobody_elses_wakeups(private_rabbitmq: PrivateRabb
     publishers.join(time.monotonic() + 10)
 
 
-def test_a_broker_that_nobody_knows_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broker_that_nobody_knows_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     publishers = Publishers({})
     for _ in range(3):
         publishers.offer("payments", [Wakeup("queue", "1:1", 1)])

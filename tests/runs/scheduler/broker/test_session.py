@@ -246,9 +246,9 @@ def test_a_broker_with_the_certificate_of_another_host_gets_nothing(broker_url: 
     url = tls_in_front(broker_url, own_ca.of_another_host("elsewhere.test"))
     with pytest.raises(ssl.SSLCertVerificationError) as refusal:
         AmqpSession(Broker("", with_ca(url, str(own_ca.ca))))
-    told = why_away(refusal.value)
-    assert told.startswith("the broker's certificate is not trusted: ")
-    assert "BEATKEEPER_BROKER_CA_FILE" in told
+    reason = why_away(refusal.value)
+    assert reason.startswith("the broker's certificate is not trusted: ")
+    assert "BEATKEEPER_BROKER_CA_FILE" in reason
 
 
 def tls_in_front(broker_url: str, server: OwnCA) -> str:

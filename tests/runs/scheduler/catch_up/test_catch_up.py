@@ -115,7 +115,7 @@ class TestPace:
         assert not MissedSpan.objects.exists()
 
     @pytest.mark.parametrize("order", ["oldest", "newest"])
-    def test_more_than_the_job_wants_are_told(self, session: Session, order: str) -> None:
+    def test_more_than_the_job_wants_are_reported(self, session: Session, order: str) -> None:
         job, first = make_behind(20, catch_up={"max": 4, "per_minute": 600, "order": order})
         trigger_due(session, ALL)
         assert step(session).runs == 4
@@ -188,16 +188,16 @@ class TestStandingStill:
         let_pace_pass()
         assert step(session).runs == 1
 
-    def test_what_falls_out_of_reach_meanwhile_is_told(self, session: Session) -> None:
+    def test_what_falls_out_of_reach_meanwhile_is_reported(self, session: Session) -> None:
         job, _ = make_behind(3)
         trigger_due(session, ALL)
         old = now() - timedelta(days=27, hours=23.5)
         MissedSpan.objects.filter(job=job).update(from_at=old - 10 * HOUR, cursor=old - 10 * HOUR)
         step(session)
-        told, left = MissedSpan.objects.filter(job=job).order_by("from_at")
-        assert (told.reason, told.state) == ("too_old", "settled")
+        settled, left = MissedSpan.objects.filter(job=job).order_by("from_at")
+        assert (settled.reason, settled.state) == ("too_old", "settled")
         (run,) = planned(job)
-        assert told.to_at == run < left.from_at
+        assert settled.to_at == run < left.from_at
         assert run >= now() - timedelta(days=28)
 
     def test_a_finished_job_still_makes_up_for_what_it_missed(self, session: Session) -> None:
@@ -227,7 +227,9 @@ class TestChangesOfTheJob:
         assert (span.state, span.reason, span.cursor) == ("settled", "job_ended", None)
         assert step(session).runs == 0
 
-    def test_a_moved_time_that_a_cancelled_job_does_not_live_to_see_is_told(self, session: Session) -> None:
+    def test_a_moved_time_that_a_cancelled_job_does_not_live_to_see_is_reported(
+        self, session: Session
+    ) -> None:
         """Its planned time has come; one ahead is no planned time any more."""
         job = make_job(next_run_at=now() + HOUR, spec={"schedule": {"every": 3600}})
         come, ahead = now() - MINUTE, now() + HOUR
@@ -269,8 +271,8 @@ class TestChangesOfTheJob:
             step(session)
             ran = set(planned(job))
             spans = list(MissedSpan.objects.filter(job=job))
-            told = {at for at in missed if any(span.from_at <= at < span.to_at for span in spans)}
-            assert (len(ran), ran | told, ran & told) == (made, missed, set())
+            settled = {at for at in missed if any(span.from_at <= at < span.to_at for span in spans)}
+            assert (len(ran), ran | settled, ran & settled) == (made, missed, set())
             if made == steps + 1:
                 assert (max(missed) if after == "newest" else min(missed)) in ran
         assert not MissedSpan.objects.exists()
@@ -287,7 +289,7 @@ class TestChangesOfTheJob:
 class TestPoison:
     """One job never keeps another from its runs."""
 
-    def test_a_schedule_that_cannot_be_read_any_more_is_told(self, session: Session) -> None:
+    def test_a_schedule_that_cannot_be_read_any_more_is_reported(self, session: Session) -> None:
         poison, _ = make_behind(3)
         healthy, first = make_behind(3)
         trigger_due(session, ALL)
@@ -297,7 +299,7 @@ class TestPoison:
         span = MissedSpan.objects.get(job=poison)
         assert (span.state, span.reason) == ("settled", "unrunnable")
 
-    def test_a_run_that_the_database_refuses_is_told(self, session: Session) -> None:
+    def test_a_run_that_the_database_refuses_is_reported(self, session: Session) -> None:
         poison, _ = make_behind(3, spec={"target_key": "poison"})
         healthy = [make_behind(3)[0] for _ in range(4)]
         trigger_due(session, ALL)
@@ -390,7 +392,7 @@ class TestEndsOfStops:
         step(session)
         assert planned(job) == [first + 2 * HOUR]
 
-    def test_a_suspension_that_nothing_waits_for_is_told_to_have_ended(self, session: Session) -> None:
+    def test_a_suspension_that_nothing_waits_for_is_reported_to_have_ended(self, session: Session) -> None:
         job, suspension, _ = self.suspended(session, Effect.CATCH_UP)
         assert step(session).ended == 0
         lift(suspension)

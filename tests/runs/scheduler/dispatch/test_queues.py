@@ -49,7 +49,7 @@ def test_a_queue_without_limits_has_room_for_any_number() -> None:
         ({"max_running": 3, "daily_quota": 0, "rate_limit": 1.0}, 0, Reason.DAILY_QUOTA),
     ],
 )
-def test_the_tightest_limit_counts_and_the_longest_is_told(
+def test_the_tightest_limit_counts_and_the_longest_is_reported(
     fields: dict[str, Any], room: int, why: str
 ) -> None:
     assert queue(**fields).room(3, NOON) == room

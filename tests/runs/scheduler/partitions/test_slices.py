@@ -148,10 +148,10 @@ def test_no_statement_and_no_lock_is_waited_for_longer_than_seconds(db: None) ->
 def test_what_the_url_sets_is_kept_but_for_what_a_session_needs(db: None) -> None:
     url = psycopg.conninfo.make_conninfo(dsn(), options="-c search_path=shop -c statement_timeout=0")
     with connect(url, "test", 4.0) as connection:
-        (told,) = connection.execute(
+        (names,) = connection.execute(
             "SELECT current_setting('search_path'), current_setting('statement_timeout')"
         )
-    assert told == ("shop", "4s")
+    assert names == ("shop", "4s")
 
 
 def test_a_direct_connection_is_accepted(db: None) -> None:

@@ -150,7 +150,7 @@ def test_a_person_may_let_one_go_before_its_turn(session: Session) -> None:
     assert (waiting.state, waiting.reason) == (LiveState.READY, "")
 
 
-def test_it_is_told_where_somebody_asks(session: Session) -> None:
+def test_it_is_reported_where_somebody_asks(session: Session) -> None:
     job = budgeted(1)
     due_retries(job, 3)
     rescue(session, now())

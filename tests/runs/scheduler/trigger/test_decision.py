@@ -83,7 +83,7 @@ def minutes(*numbers: float) -> list[datetime]:
     return [START + number * MINUTE for number in numbers]
 
 
-def told(found: TriggerDecision) -> list[tuple[float, float, str, str]]:
+def spans_of(found: TriggerDecision) -> list[tuple[float, float, str, str]]:
     """Spans in minutes."""
     return [
         ((span.from_at - START) / MINUTE, (span.to_at - START) / MINUTE, span.reason, span.state)
@@ -114,7 +114,7 @@ class TestSuspensions:
         suspensions = SuspensionSet((make_suspension(START + 100 * MINUTE, START + 200 * MINUTE),))
         found = decide(make_due_job(), START + 300.5 * MINUTE, GRACE, suspensions)
         assert found.times == minutes(300)
-        assert told(found) == [
+        assert spans_of(found) == [
             (100, 200, "blackout", OPEN),
             (0, 100, Reason.DOWNTIME, SETTLED),
             (200, 300, Reason.DOWNTIME, SETTLED),
@@ -131,7 +131,7 @@ class TestSuspensions:
         suspensions = SuspensionSet((make_suspension(START + 2 * HOUR, START + 4.5 * HOUR),))
         found = decide(job, START + 4.6 * HOUR, GRACE, suspensions)
         assert (found.times, found.catch_up) == ([START + HOUR], True)
-        assert told(found) == [(120, 270, "blackout", OPEN), (0, 60, Reason.DOWNTIME, SETTLED)]
+        assert spans_of(found) == [(120, 270, "blackout", OPEN), (0, 60, Reason.DOWNTIME, SETTLED)]
 
     def test_a_suspension_of_others_is_none_of_ours(self) -> None:
         suspensions = SuspensionSet(
@@ -154,17 +154,17 @@ class TestAll:
         assert found.times == minutes(60)
         (span,) = found.spans
         assert (span.state, span.policy, span.cursor) == (WORKING, ALL, START)
-        assert told(found) == [(0, 60, Reason.DOWNTIME, WORKING)]
+        assert spans_of(found) == [(0, 60, Reason.DOWNTIME, WORKING)]
 
     def test_from_its_new_end_if_the_newest_go_first(self) -> None:
         job = make_due_job(catch_up={"policy": "all", "order": "newest"})
         found = decide(job, START + 60.5 * MINUTE, GRACE)
         assert found.spans[0].cursor == START + 59 * MINUTE
 
-    def test_what_is_older_than_the_window_is_told_as_too_old(self) -> None:
+    def test_what_is_older_than_the_window_is_reported_as_too_old(self) -> None:
         job = make_due_job(catch_up={"policy": "all", "window": 1800})
         found = decide(job, START + 60.5 * MINUTE, GRACE)
-        assert told(found) == [(0, 31, Reason.TOO_OLD, SETTLED), (31, 60, Reason.DOWNTIME, WORKING)]
+        assert spans_of(found) == [(0, 31, Reason.TOO_OLD, SETTLED), (31, 60, Reason.DOWNTIME, WORKING)]
 
     def test_no_window_reaches_beyond_the_partitions(self) -> None:
         job = make_due_job({"cron": "0 0 * * *"}, catch_up={"policy": "all", "window": 90 * 86_400})
@@ -195,14 +195,14 @@ class TestChanges:
             make_due_job(), START + 10.5 * MINUTE, GRACE, changes=[make_change(START + 5 * MINUTE)]
         )
         assert sorted(found.times) == minutes(5, 10)
-        assert told(found) == [(0, 5, Reason.DOWNTIME, SETTLED), (6, 10, Reason.DOWNTIME, SETTLED)]
+        assert spans_of(found) == [(0, 5, Reason.DOWNTIME, SETTLED), (6, 10, Reason.DOWNTIME, SETTLED)]
         assert found.done_changes == [1]
 
     def test_the_last_missed_time_is_not_one_that_was_skipped(self) -> None:
         job = make_due_job({"cron": "0 * * * *"})
         found = decide(job, START + 3.5 * HOUR, GRACE, changes=[make_change(START + 3 * HOUR)])
         assert [at for at in found.times if not found.is_skipped(at)] == [START + 2 * HOUR]
-        assert told(found) == [(0, 120, Reason.DOWNTIME, SETTLED)]
+        assert spans_of(found) == [(0, 120, Reason.DOWNTIME, SETTLED)]
 
     def test_a_skipped_time_to_come_changes_nothing_yet(self) -> None:
         found = decide(make_due_job(), START + SECOND, GRACE, changes=[make_change(START + MINUTE)])
@@ -418,10 +418,12 @@ def test_a_whole_gap_is_settled_for_a_reason_of_its_own() -> None:
     job = make_due_job(catch_up={"policy": "skip"})
     found = settle_missed(job, START + 10 * MINUTE, START + 10 * MINUTE, "paused", policy="last")
     assert (found.times, found.catch_up) == (minutes(9), True)
-    assert told(found) == [(0, 9, "paused", SETTLED)]
+    assert spans_of(found) == [(0, 9, "paused", SETTLED)]
 
 
-def test_what_nobody_can_reckon_is_told_but_for_times_that_have_or_await_an_outcome_of_their_own() -> None:
+def test_what_nobody_can_reckon_is_reported_but_for_times_that_have_or_await_an_outcome_of_their_own() -> (
+    None
+):
     job = make_due_job({"cron": "61 * * * *"})
     changes = [
         make_change(START, START + HOUR, id=1),

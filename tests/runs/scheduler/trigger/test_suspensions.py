@@ -125,7 +125,7 @@ def test_the_reason_is_of_the_stop_that_lasts_longest(session: Any) -> None:
     assert held.reason.startswith("paused: database move") and len(held.reason) <= 40
 
 
-def test_its_end_is_told_once(session: Any, tenant: Tenant) -> None:
+def test_its_end_is_reported_once(session: Any, tenant: Tenant) -> None:
     suspension = make_suspension(tenant=tenant, begins_at=now() - HOUR, ends_at=now() - HOUR / 2)
     assert end_suspension(session, suspension.pk, now())
     assert not end_suspension(session, suspension.pk, now())

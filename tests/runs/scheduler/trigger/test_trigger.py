@@ -148,7 +148,7 @@ def test_a_finished_run_of_the_same_visit_is_no_overlap(session: Session) -> Non
     assert (done.runs, done.skipped) == (1, 0)
 
 
-def test_an_id_that_belongs_to_another_job_is_told_as_missed(
+def test_an_id_that_belongs_to_another_job_is_reported_as_missed(
     session: Session, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     job, stranger = make_job(), make_job()

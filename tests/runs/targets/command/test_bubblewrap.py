@@ -153,7 +153,7 @@ def test_a_job_s_limits_hold(worker: Worker, name: str, number: int, option: str
 
 
 @needs_bubblewrap
-def test_a_limit_that_is_reached_is_told(worker: Worker) -> None:
+def test_a_limit_that_is_reached_is_reported(worker: Worker) -> None:
     done = worker("sh", "-c", "while :; do :; done", limits={"cpu_seconds": 1})
     assert done.code == 152 and "CPU time" in done.failure
 
@@ -259,7 +259,7 @@ def test_a_bubblewrap_that_fails_is_quoted_with_what_to_do(worker: Worker, said:
 
 
 @needs_bubblewrap
-def test_a_named_folder_that_is_not_there_is_told(worker: Worker, settings: Any) -> None:
+def test_a_named_folder_that_is_not_there_is_reported(worker: Worker, settings: Any) -> None:
     settings.COMMAND_FOLDERS = [str(worker.folder / "nowhere")]
     done = worker("true")
     assert done.is_refused and "nowhere" in done.failure

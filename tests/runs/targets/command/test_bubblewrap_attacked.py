@@ -94,7 +94,7 @@ def everything_shown(worker: Worker) -> None:
     shown(str(worker.folder))(worker)
 
 
-def shown_and_written(worker: Worker) -> None:
+def everything_writable(worker: Worker) -> None:
     everything_shown(worker)
     words_instead(["--ro-bind", str(worker.folder)], ["--bind", str(worker.folder)])(worker)
 
@@ -209,7 +209,7 @@ TRICKS = [
         shown("/var/run"),
         "listed",
     ),
-    Trick("file written outside", "echo x > {home}/mark && echo written", shown_and_written, "written"),
+    Trick("file written outside", "echo x > {home}/mark && echo written", everything_writable, "written"),
     Trick(
         "file written to the system",
         "for f in /usr/bin/mark /etc/mark /mark; do echo x > $f && echo written; done",

@@ -306,7 +306,7 @@ def test_a_command_that_is_not_there_is_permanent(run: Runner) -> None:
     assert getattr(failed.value, "error_class", "permanent") == "permanent"
 
 
-def test_a_limit_that_is_reached_is_told(run: Runner) -> None:
+def test_a_limit_that_is_reached_is_reported(run: Runner) -> None:
     with pytest.raises(TargetFailed, match="CPU time") as failed:
         run.with_target("sh", "-c", "while :; do :; done", limits={"cpu_seconds": 1})
     assert (failed.value.error_type, failed.value.exit_code) == ("SIGXCPU", 152)

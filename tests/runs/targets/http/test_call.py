@@ -61,13 +61,13 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         assert isinstance(self.server, Server)
         body = self.rfile.read(int(self.headers.get("content-length") or 0))
-        told = {
+        received = {
             "method": self.command,
             "path": self.path,
             "headers": dict(self.headers),
             "body": body.decode(),
         }
-        self.server.requests.append(told)
+        self.server.requests.append(received)
         kind, _, value = self.path.lstrip("/").partition("?")[0].partition("/")
         status = {"status": int(value or 0), "retry": 429, "moved": 302, "to": int(value or 0)}.get(kind, 200)
         self.send_response(status)
@@ -315,8 +315,8 @@ def verified(key: bytes, request: dict[str, Any]) -> bool:
     names: dict[str, Any] = {}
     exec(SNIPPET.search((ROOT / "docs" / "reference" / "targets.md").read_text())[1], names)  # type: ignore[index]  # noqa: S102
     header, body = request["headers"]["Beatkeeper-Signature"], request["body"].encode()
-    told: bool = names["is_from_beatkeeper"](key, header, request["method"], request["path"], body)
-    return told
+    received: bool = names["is_from_beatkeeper"](key, header, request["method"], request["path"], body)
+    return received
 
 
 def test_an_old_signature_is_no_proof(call: Caller, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -487,8 +487,10 @@ from scheduler_project.celery import app
 print([logging.getLogger(name).isEnabledFor(logging.INFO) for name in ("httpx", "httpcore.http11", "runs")])
 """
     env = {**os.environ, "BEATKEEPER_SPOOL_DIR": str(tmp_path)}
-    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, env=env)
-    assert told.stdout.strip() == "[False, False, True]", told.stderr
+    received = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, env=env
+    )
+    assert received.stdout.strip() == "[False, False, True]", received.stderr
 
 
 def test_a_dead_server_is_transient(call: Caller) -> None:
