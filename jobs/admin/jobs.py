@@ -174,7 +174,7 @@ def current_version(job: Any) -> JobVersion:
 
 
 def firing(one: Ahead) -> dict[str, Any]:
-    return {"at": moment(one.planned_at), "words": one.in_words, "dropped": one.starts_at is None}
+    return {"at": moment(one.planned_at), "words": one.description, "dropped": one.starts_at is None}
 
 
 def describe_declaration(job: Job) -> dict[str, Any] | None:

@@ -62,7 +62,7 @@ COMPONENTS = {
                 "items": text(),
                 "description": "In the answer to one job: what was accepted, and will not do much as things are.",
             },
-            "schedule_in_words": text(),
+            "schedule_description": text(),
             "next_run_at": MAYBE_INSTANT,
             "estimated_start_at": {**MAYBE_INSTANT, "description": "In the answer to a creation."},
             "created_at": INSTANT,
@@ -156,7 +156,7 @@ def job_json(job: Job, spec: JobVersion, *, secrets: bool) -> Json:
         "paused_until": instant(job.paused_until),
         "missed_so_far": None,
         "version": job.version,
-        "schedule_in_words": schedule_in_words(spec),
+        "schedule_description": schedule_description(spec),
         "next_run_at": instant(job.clock.next_run_at),
         "created_at": instant(job.created_at),
         "updated_at": instant(job.updated_at),
@@ -184,7 +184,7 @@ def one_job_json(request: Request, job_id: str) -> Json:
     }
 
 
-def schedule_in_words(spec: JobVersion) -> str:
+def schedule_description(spec: JobVersion) -> str:
     try:
         return describe_schedule(spec.schedule, str(spec.job_id))
     except InvalidInput as unreadable:

@@ -1,6 +1,6 @@
 from django.urls import path
 
-from jobs.api import calendars, declarations, job_status, jobs, occurrences, schedules, secrets, suspensions
+from jobs.api import calendars, declarations, job_status, jobs, overrides, schedules, secrets, suspensions
 from jobs.models import SuspensionKind
 
 urlpatterns = [
@@ -9,9 +9,9 @@ urlpatterns = [
     path("jobs/<str:job_id>/pause", job_status.PauseJob.as_view()),
     path("jobs/<str:job_id>/resume", job_status.ResumeJob.as_view()),
     path("jobs/<str:job_id>/cancel", job_status.CancelJob.as_view()),
-    path("jobs/<str:job_id>/preview", occurrences.JobPreview.as_view()),
-    path("jobs/<str:job_id>/times", occurrences.ChangedTimes.as_view()),
-    path("jobs/<str:job_id>/times/<str:change_id>", occurrences.OneChangedTime.as_view()),
+    path("jobs/<str:job_id>/preview", schedules.JobPreview.as_view()),
+    path("jobs/<str:job_id>/times", overrides.Overrides.as_view()),
+    path("jobs/<str:job_id>/times/<str:override_id>", overrides.OneOverride.as_view()),
     *suspensions.urls(
         SuspensionKind.PAUSE,
         "Pause jobs",

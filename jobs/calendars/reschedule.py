@@ -80,7 +80,7 @@ def _next_specs(calendar: Calendar, limit: int) -> Iterable[JobVersion]:
     """Select the next jobs, and whether they have overrides, which must be checked under the lock."""
     open_overrides = Override.objects.filter(job=OuterRef("job_id"), done_at=None)
     found = calendar.versions.in_use().filter(job_id__gt=calendar.rearmed_to)
-    found = found.select_related("job__clock", "calendar").annotate(has_changes=Exists(open_overrides))
+    found = found.select_related("job__clock", "calendar").annotate(has_overrides=Exists(open_overrides))
     return found.order_by("job_id")[:limit]
 
 
@@ -109,7 +109,7 @@ def _keeps_its_time(spec: JobVersion, calendar: Calendar, now: datetime) -> bool
     lock, but the job has another status until it is finished.
     """
     at = spec.job.clock.next_run_at
-    if spec.job.status != JobStatus.ACTIVE or at is None or at <= now or spec.has_changes:  # type: ignore[attr-defined]
+    if spec.job.status != JobStatus.ACTIVE or at is None or at <= now or spec.has_overrides:  # type: ignore[attr-defined]
         return False
     try:
         return next_after(schedule_of(spec), _since(spec.job, spec, calendar), anchor=spec.anchor_at) == at
@@ -141,7 +141,7 @@ def _set_clock(job_id: UUID, edited: Calendar) -> None:
         return
     dropped = drop_overrides(locked, schedule, anchor)
     if dropped:
-        record(Action.JOB_EDITED, locked.job, after={"dropped_changes": dropped}, reason=reason)
+        record(Action.JOB_EDITED, locked.job, after={"dropped_overrides": dropped}, reason=reason)
     locked.plan(upcoming)
     if locked.clock.next_run_at is None:
         locked.set_status(JobStatus.FINISHED, f"No time of its schedule is open in {edited.name}.")

@@ -218,7 +218,7 @@ class Migration(migrations.Migration):
                 ('planned_at', models.DateTimeField()),
                 ('moved_to', models.DateTimeField(null=True)),
                 ('note', models.TextField(blank=True)),
-                ('made_by', models.CharField(blank=True, max_length=200)),
+                ('created_by', models.CharField(blank=True, max_length=200)),
                 ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
                 ('done_at', models.DateTimeField(null=True)),
                 ('job', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='overrides', to='beatkeeper_jobs.job')),

@@ -13,7 +13,7 @@ class Override(models.Model):
     # Null: skipped.
     moved_to = models.DateTimeField(null=True)
     note = models.TextField(blank=True)
-    made_by = models.CharField(max_length=200, blank=True)
+    created_by = models.CharField(max_length=200, blank=True)
     created_at = models.DateTimeField(db_default=Now())
     # Its run exists, or a run row says why there is none.
     done_at = models.DateTimeField(null=True)

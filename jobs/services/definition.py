@@ -78,7 +78,7 @@ def edit_job(job: Job, data: object, *, whole: bool = False, seen: str | None = 
     locked.keep_priority()
     after = locked.audit_snapshot()
     if dropped:
-        after["dropped_changes"] = dropped
+        after["dropped_overrides"] = dropped
     if before != after:
         record(Action.JOB_EDITED, locked.job, before=before, after=after)
     return locked.job

@@ -28,7 +28,7 @@ CHANGEABLE = (JobStatus.ACTIVE, JobStatus.PAUSED)
 class OverrideDone(Conflict):
     """The planned time has come: its run exists, or a run row says why there is none."""
 
-    code = "change_is_done"
+    code = "override_is_done"
 
 
 @transaction.atomic
@@ -43,35 +43,35 @@ def set_override(job: Job, data: object) -> Override:
     _check_planned(locked, planned_at, moved_to)
     if moved_to is not None:
         _check_move(locked, planned_at, moved_to)
-    change = locked.job.overrides.select_for_update().filter(planned_at=planned_at).first()
-    before = override_snapshot(change) if change else None
-    if change is None:
+    override = locked.job.overrides.select_for_update().filter(planned_at=planned_at).first()
+    before = override_snapshot(override) if override else None
+    if override is None:
         if open_overrides(locked.job).count() >= MAX_OPEN:
-            detail = f"{MAX_OPEN} planned times of the job are changed already"
-            raise TooMany(detail, hint="change its schedule", code="too_many_changes")
-        change = Override(job=locked.job, planned_at=planned_at, created_at=locked.now)
-    change.moved_to, change.note = moved_to, given["note"]
-    after = override_snapshot(change)
+            detail = f"the job has {MAX_OPEN} overrides already"
+            raise TooMany(detail, hint="change its schedule", code="too_many_overrides")
+        override = Override(job=locked.job, planned_at=planned_at, created_at=locked.now)
+    override.moved_to, override.note = moved_to, given["note"]
+    after = override_snapshot(override)
     if before != after:
-        change.made_by = current_actor().name[:200]
-        change.save()
+        override.created_by = current_actor().name[:200]
+        override.save()
         _plan(locked)
         action = Action.TIME_SKIPPED if moved_to is None else Action.TIME_MOVED
-        record(action, locked.job, before=before, after=after, reason=change.note)
-    return change
+        record(action, locked.job, before=before, after=after, reason=override.note)
+    return override
 
 
 @transaction.atomic
-def remove_override(job: Job, change_id: int, reason: str = "") -> None:
+def remove_override(job: Job, override_id: int, reason: str = "") -> None:
     """Delete an override: the planned time is again as the schedule has it."""
     locked = lock(job)
-    mine = locked.job.overrides.filter(pk=change_id)
-    change = first_or_missing(mine, f"the job has no changed time {change_id}")
-    if change.done_at is not None or change.planned_at <= locked.now:
-        detail = f"{as_text(change.planned_at)} has come, and what was asked of it is done or under way"
+    mine = locked.job.overrides.filter(pk=override_id)
+    override = first_or_missing(mine, f"the job has no override {override_id}")
+    if override.done_at is not None or override.planned_at <= locked.now:
+        detail = f"{as_text(override.planned_at)} has come, and what was asked of it is done or under way"
         raise OverrideDone(detail, hint="its run can be cancelled or retried")
-    before = override_snapshot(change)
-    change.delete()
+    before = override_snapshot(override)
+    override.delete()
     _plan(locked)
     record(Action.TIME_RESTORED, locked.job, before=before, reason=reason)
 
@@ -79,9 +79,9 @@ def remove_override(job: Job, change_id: int, reason: str = "") -> None:
 def put(job: Job, reason: str, *, what: str, planned_at: datetime, move_to: datetime | None) -> None:
     """Carry out what a form requests: `skip`, `move` or `restore`."""
     if what == "restore":
-        change = open_overrides(job).filter(planned_at=planned_at).first()
-        if change is not None:
-            remove_override(job, change.pk, reason)
+        override = open_overrides(job).filter(planned_at=planned_at).first()
+        if override is not None:
+            remove_override(job, override.pk, reason)
         return
     how = {"move_to": as_text(move_to)} if what == "move" and move_to else {"skip": True}
     set_override(job, {"planned_at": as_text(planned_at), "note": reason, **how})
@@ -94,16 +94,16 @@ def open_overrides(job: Job) -> QuerySet[Override]:
 def drop_overrides(locked: LockedJob, schedule: Schedule, anchor: datetime) -> list[Json]:
     """Delete overrides of times that the new schedule does not plan; one whose planned time has come stays."""
     ahead = locked.job.overrides.filter(done_at=None, planned_at__gt=locked.now).order_by("planned_at")
-    lost = [change for change in ahead if not is_planned(schedule, change.planned_at, anchor)]
-    locked.job.overrides.filter(pk__in=[change.pk for change in lost]).delete()
-    return [override_snapshot(change) for change in lost]
+    lost = [override for override in ahead if not is_planned(schedule, override.planned_at, anchor)]
+    locked.job.overrides.filter(pk__in=[override.pk for override in lost]).delete()
+    return [override_snapshot(override) for override in lost]
 
 
-def override_snapshot(change: Override) -> Json:
+def override_snapshot(override: Override) -> Json:
     return {
-        "planned_at": as_text(change.planned_at),
-        "moved_to": as_text(change.moved_to) if change.moved_to else None,
-        "note": change.note,
+        "planned_at": as_text(override.planned_at),
+        "moved_to": as_text(override.moved_to) if override.moved_to else None,
+        "note": override.note,
     }
 
 

@@ -18,18 +18,18 @@ class Ahead:
     starts_at: datetime | None
     # How far a flexible window moves it.
     window_ends_at: datetime | None = None
-    change: Override | None = None
+    override: Override | None = None
     suspension: SuspensionRow | None = None
     held: bool = False
 
     @property
-    def in_words(self) -> str:
-        if self.change is not None and self.change.moved_to is None:
-            return _with_note(f"skipped by {self.change.made_by}", self.change.note)
+    def description(self) -> str:
+        if self.override is not None and self.override.moved_to is None:
+            return _with_note(f"skipped by {self.override.created_by}", self.override.note)
         if self.suspension is not None:
             return f"held, {self.suspension.reason}" if self.held else f"no run, {self.suspension.reason}"
-        if self.change is not None:
-            return _with_note(f"moved by {self.change.made_by}", self.change.note)
+        if self.override is not None:
+            return _with_note(f"moved by {self.override.created_by}", self.override.note)
         return "flexible window" if self.window_ends_at is not None else ""
 
 
@@ -37,27 +37,29 @@ def look_ahead(job: Job, spec: JobVersion, now: datetime, number: int) -> list[A
     """List the next planned times, and moved ones whose new time is still to come."""
     schedule = schedule_of(spec)
     times = upcoming(schedule, now, number, anchor=spec.anchor_at)
-    changes = {change.planned_at: change for change in job.overrides.filter(done_at=None)}
-    moved = [at for at, change in changes.items() if at <= now and change.moved_to is not None]
-    instants = [*times, *(change.moved_to for change in changes.values() if change.moved_to)]
+    overrides = {override.planned_at: override for override in job.overrides.filter(done_at=None)}
+    moved = [at for at, override in overrides.items() if at <= now and override.moved_to is not None]
+    instants = [*times, *(override.moved_to for override in overrides.values() if override.moved_to)]
     rules = read_suspensions(max(instants, default=now))
-    return [_one(job, schedule, rules, at, changes.get(at)) for at in sorted({*moved, *times})[:number]]
+    return [_one(job, schedule, rules, at, overrides.get(at)) for at in sorted({*moved, *times})[:number]]
 
 
-def _one(job: Job, schedule: Schedule, rules: SuspensionSet, at: datetime, change: Override | None) -> Ahead:
-    if change is not None and change.moved_to is None:
-        return Ahead(at, None, change=change)
-    goes_at = change.moved_to if change and change.moved_to else at
-    spread = jittered(schedule, job.pk, at) if schedule.jitter and change is None else None
+def _one(
+    job: Job, schedule: Schedule, rules: SuspensionSet, at: datetime, override: Override | None
+) -> Ahead:
+    if override is not None and override.moved_to is None:
+        return Ahead(at, None, override=override)
+    goes_at = override.moved_to if override and override.moved_to else at
+    spread = jittered(schedule, job.pk, at) if schedule.jitter and override is None else None
     ends = at + schedule.jitter if spread else None
     suspended = rules.suspends(job.tenant_id, job.pool_id, job.tags, goes_at)
     if suspended is not None:
-        return Ahead(at, None, ends, change, suspended)
+        return Ahead(at, None, ends, override, suspended)
     starts = spread or goes_at
     held = rules.holds(job.tenant_id, job.pool_id, job.tags, starts)
     if held is not None:
-        return Ahead(at, held.over_at, ends, change, held, held=True)
-    return Ahead(at, starts, ends, change)
+        return Ahead(at, held.over_at, ends, override, held, held=True)
+    return Ahead(at, starts, ends, override)
 
 
 def _with_note(what: str, note: str) -> str:

@@ -20,7 +20,7 @@ MAX_TAG_NAME, MAX_TAG_VALUE = 60, 200
 OVERLAPS = {str(name): policy.words for name, policy in OVERLAP_POLICIES.items()}
 # What an answer says beside the fields.
 DERIVED = (
-    *("id", "version", "warnings", "missed_so_far", "schedule_in_words"),
+    *("id", "version", "warnings", "missed_so_far", "schedule_description"),
     *("next_run_at", "estimated_start_at", "created_at", "updated_at"),
 )
 READ_ONLY = {

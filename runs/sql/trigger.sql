@@ -67,7 +67,7 @@ SELECT EXISTS (SELECT FROM beatkeeper_override);
 
 -- name: changes_of_clocks
 -- Single planned times that somebody skipped or moved, of clocks that are locked.
-SELECT change.job_id, change.id, change.planned_at, change.moved_to, change.made_by, change.note,
+SELECT change.job_id, change.id, change.planned_at, change.moved_to, change.created_by, change.note,
        change.done_at IS NOT NULL
 FROM unnest(%(jobs)s::uuid[], %(due_at)s::timestamptz[]) AS clock (job_id, due_at)
 JOIN beatkeeper_override change

@@ -256,7 +256,7 @@ def make_a_bit_of_everything() -> list[tuple[Job, list[datetime]]]:
     )
     changed, changed_times = make_behind(5)
     for at, moved_to in ((changed_times[1], None), (changed_times[4], now() - SECOND)):
-        Override.objects.create(job=changed, planned_at=at, moved_to=moved_to, made_by="ann")
+        Override.objects.create(job=changed, planned_at=at, moved_to=moved_to, created_by="ann")
     once = now() - HOUR
     ends = make_job(next_run_at=once, spec={"schedule": {"at": once.isoformat()}})
     overlapping = make_behind(5, spec={"overlap": "buffer_one"})

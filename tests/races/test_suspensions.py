@@ -260,7 +260,7 @@ def test_an_edit_that_meets_a_change_drops_it() -> None:
             let_go(holder)
             edit.result(timeout=60)
     assert not Override.objects.exists()
-    assert "dropped_changes" in (AuditEntry.objects.latest("id").after or {})
+    assert "dropped_overrides" in (AuditEntry.objects.latest("id").after or {})
 
 
 def test_two_changes_of_one_time_are_one_and_the_last_counts() -> None:

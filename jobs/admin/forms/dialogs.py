@@ -105,7 +105,7 @@ def ahead_of(job: Job, number: int) -> list[Ahead]:
 
 
 def in_a_line(one: Ahead) -> str:
-    words = f" ({one.in_words})" if one.in_words else ""
+    words = f" ({one.description})" if one.description else ""
     return f"{one.planned_at:%a %-d %b %Y %H:%M:%S}{words}"
 
 

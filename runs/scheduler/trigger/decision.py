@@ -37,7 +37,7 @@ class ChangedTime(NamedTuple):
     id: int
     planned_at: datetime
     moved_to: datetime | None
-    made_by: str
+    created_by: str
     note: str
     done: bool
 
@@ -48,7 +48,7 @@ class ChangedTime(NamedTuple):
     @property
     def reason(self) -> str:
         reason = Reason.SKIPPED if self.moved_to is None else Reason.MOVED
-        by = f"by {self.made_by}" if self.made_by else ""
+        by = f"by {self.created_by}" if self.created_by else ""
         return reason.noted(", ".join(filter(None, (by, self.note))))
 
 

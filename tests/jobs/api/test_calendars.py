@@ -191,7 +191,7 @@ def test_a_job_keeps_to_its_calendar(caller: Caller) -> None:
         "calendar": {"name": "us-holidays", "on_closed": "exclude"},
         "jitter": "PT5M",
     }
-    assert body["schedule_in_words"] == (
+    assert body["schedule_description"] == (
         "At 10:00 every day, America/New_York, not when us-holidays is closed, beginning within 5 minutes"
     )
     times = caller.get(f"jobs/{body['id']}/preview").json()["times"]
@@ -243,7 +243,7 @@ def test_one_time_on_a_closed_day_is_refused_or_moved(caller: Caller) -> None:
 def test_a_schedule_nobody_saved_is_shown_with_its_calendar(caller: Caller) -> None:
     caller.post("calendars", {"name": "us-holidays", "weekly": {"mon": [["00:00", "24:00"]]}})
     body = caller.post("schedules/preview", {"schedule": by_calendar()["schedule"], "n": 3}).json()
-    assert len(body["times"]) == 3 and body["schedule_in_words"].endswith("not when us-holidays is closed")
+    assert len(body["times"]) == 3 and body["schedule_description"].endswith("not when us-holidays is closed")
     refusal(
         caller.post("schedules/preview", {"schedule": by_calendar("none")["schedule"]}),
         400,

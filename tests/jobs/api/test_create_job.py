@@ -45,7 +45,7 @@ def test_a_job_is_created_with_its_defaults(caller: Caller) -> None:
     assert body["status"] == "active" and body["version"] == 1
     assert body["target"] == {"kind": "celery", "task": TASK, "args": [], "kwargs": {}}
     assert body["schedule"] == {"cron": "*/5 * * * *", "timezone": "America/New_York"}
-    assert body["schedule_in_words"] == "Every 5 minutes, America/New_York"
+    assert body["schedule_description"] == "Every 5 minutes, America/New_York"
     assert body["next_run_at"].endswith(":00.000Z") and body["estimated_start_at"] == body["next_run_at"]
     assert (body["priority"], body["pool"], body["timeout"], body["overlap"]) == (
         500,
@@ -105,7 +105,7 @@ def test_what_is_shown_can_be_posted_again(caller: Caller) -> None:
         "version",
         "next_run_at",
         "estimated_start_at",
-        "schedule_in_words",
+        "schedule_description",
         "created_at",
         "updated_at",
         "links",
@@ -121,7 +121,7 @@ def test_durations_are_read_as_seconds_too(caller: Caller) -> None:
 
 def test_a_job_without_a_schedule_waits_to_be_asked(caller: Caller) -> None:
     body = caller.post("jobs", job_spec()).json()
-    assert body["next_run_at"] is None and body["schedule_in_words"] == "On demand"
+    assert body["next_run_at"] is None and body["schedule_description"] == "On demand"
 
 
 def test_an_http_target_gets_its_defaults(caller: Caller) -> None:

@@ -16,7 +16,7 @@ def test_the_next_times_of_a_job(caller: Caller) -> None:
     body = caller.get(f"jobs/{job.pk}/preview", n=3).json()
     assert len(body["times"]) == 3 and body["times"] == sorted(body["times"])
     assert body["times"][0] == caller.get(f"jobs/{job.pk}").json()["next_run_at"]
-    assert "Europe/Berlin" in body["schedule_in_words"]
+    assert "Europe/Berlin" in body["schedule_description"]
 
 
 def test_ten_unless_told_otherwise_and_none_on_demand(caller: Caller) -> None:
@@ -28,7 +28,7 @@ def test_ten_unless_told_otherwise_and_none_on_demand(caller: Caller) -> None:
 def test_a_schedule_nobody_saved(caller: Caller) -> None:
     viewer = Caller(caller.tenant, Role.VIEWER)
     body = viewer.post("schedules/preview", {"schedule": {"cron": "*/15 * * * *"}, "n": 100}).json()
-    assert len(body["times"]) == 100 and body["schedule_in_words"].startswith("Every 15 minutes")
+    assert len(body["times"]) == 100 and body["schedule_description"].startswith("Every 15 minutes")
 
 
 def test_a_schedule_that_ends_has_fewer_times(caller: Caller) -> None:

@@ -287,7 +287,7 @@ def test_changes_of_single_times_that_are_closed_now_are_dropped(calendar: Calen
     rearm_all()
     assert [change.planned_at for change in job.overrides.all()] == [first + 3 * DAY]
     entry: Any = AuditEntry.objects.get(action="job.edited")
-    assert entry.after["dropped_changes"][0]["planned_at"].startswith(f"{first + 2 * DAY:%Y-%m-%dT%H:%M}")
+    assert entry.after["dropped_overrides"][0]["planned_at"].startswith(f"{first + 2 * DAY:%Y-%m-%dT%H:%M}")
     assert known(job) == first
 
 

@@ -62,8 +62,13 @@ def trigger_at(job: Job, at: datetime) -> None:
 
 def test_a_skipped_time_is_reported_and_the_clock_stays(job: Job) -> None:
     first, second, _ = times(job)
-    change = skip(job, second, note="holiday")
-    assert (change.moved_to, change.note, change.made_by, change.done_at) == (None, "holiday", "system", None)
+    override = skip(job, second, note="holiday")
+    assert (override.moved_to, override.note, override.created_by, override.done_at) == (
+        None,
+        "holiday",
+        "system",
+        None,
+    )
     assert clock(job) == first
     entry = AuditEntry.objects.latest("id")
     assert (entry.action, entry.object_id, entry.reason) == ("time.skipped", str(job.pk), "holiday")
@@ -111,32 +116,32 @@ def test_the_last_word_counts(job: Job) -> None:
     assert AuditEntry.objects.count() == entries and Override.objects.count() == 1
 
 
-def test_a_change_is_taken_back(job: Job) -> None:
+def test_an_override_is_deleted(job: Job) -> None:
     first, second, _ = times(job)
-    change = move(job, second, first - HOUR / 2)
-    remove_override(job, change.pk, "not needed")
+    override = move(job, second, first - HOUR / 2)
+    remove_override(job, override.pk, "not needed")
     assert clock(job) == first and not Override.objects.exists()
     entry = AuditEntry.objects.latest("id")
     assert (entry.action, entry.reason) == ("time.restored", "not needed")
     with pytest.raises(Missing):
-        remove_override(job, change.pk)
+        remove_override(job, override.pk)
 
 
-def test_a_change_that_is_done_stays(job: Job) -> None:
+def test_an_override_that_is_done_stays(job: Job) -> None:
     first, *_ = times(job)
-    change = skip(job, first)
+    override = skip(job, first)
     trigger_at(job, first + SECOND)
     with pytest.raises(OverrideDone):
-        remove_override(job, change.pk)
+        remove_override(job, override.pk)
 
 
 def test_a_moved_time_that_has_come_is_moved_on_but_not_dropped(job: Job) -> None:
     first, *_ = times(job)
-    change = move(job, first, first + HOUR / 2)
+    override = move(job, first, first + HOUR / 2)
     trigger_at(job, first + SECOND)
     with at(first + 2 * SECOND):
         with pytest.raises(OverrideDone):
-            remove_override(job, change.pk)
+            remove_override(job, override.pk)
         with pytest.raises(InvalidInput, match="in the past"):
             skip(job, first)
         move(job, first, first + HOUR / 4)
@@ -224,11 +229,11 @@ def test_there_is_an_end_to_changing_single_times(job: Job) -> None:
         skip(job, every[1])
         with pytest.raises(TooMany) as refused:
             skip(job, every[2])
-        assert refused.value.code == "too_many_changes"
+        assert refused.value.code == "too_many_overrides"
         move(job, every[1], every[1] + SECOND)
 
 
-def test_a_paused_job_keeps_its_changes_for_later(job: Job) -> None:
+def test_a_paused_job_keeps_its_overrides_for_later(job: Job) -> None:
     first, second, _ = times(job)
     pause_job(job)
     move(job, second, first - HOUR / 2)
@@ -237,7 +242,7 @@ def test_a_paused_job_keeps_its_changes_for_later(job: Job) -> None:
     assert clock(job) == first - HOUR / 2
 
 
-def test_an_edit_drops_changes_of_times_that_are_no_more(job: Job) -> None:
+def test_an_edit_drops_overrides_of_times_that_are_no_more(job: Job) -> None:
     job = edit_job(job, {"schedule": {"cron": "0 * * * *"}})
     first, second, _ = times(job)
     skip(job, first)
@@ -245,7 +250,7 @@ def test_an_edit_drops_changes_of_times_that_are_no_more(job: Job) -> None:
     edit_job(job, {"schedule": {"cron": f"0 {second.hour} * * *"}})
     assert list(open_overrides(job)) == [kept]
     entry = AuditEntry.objects.latest("id")
-    assert [one["planned_at"] for one in (entry.after or {})["dropped_changes"]] == [as_text(first)]
+    assert [one["planned_at"] for one in (entry.after or {})["dropped_overrides"]] == [as_text(first)]
     assert clock(job) == second
 
 
@@ -260,7 +265,7 @@ def test_an_edit_keeps_a_moved_time_that_has_come(job: Job) -> None:
     assert clock(job) == first + HOUR / 2
 
 
-def test_an_edit_that_leaves_the_schedule_leaves_the_changes(job: Job) -> None:
+def test_an_edit_that_leaves_the_schedule_leaves_the_overrides(job: Job) -> None:
     first, *_ = times(job)
     skip(job, first)
     edit_job(job, {"priority": 900, "timeout": 60})
@@ -283,10 +288,10 @@ def test_a_moved_one_time_job_runs_at_its_new_instant_and_is_finished() -> None:
 
 def ahead(job: Job, number: int = 4) -> list[tuple[datetime, datetime | None, str]]:
     found = look_ahead(job, job.spec, database_now(), number)
-    return [(one.planned_at, one.starts_at, one.in_words) for one in found]
+    return [(one.planned_at, one.starts_at, one.description) for one in found]
 
 
-def test_the_forecast_shows_changes_and_suspensions(job: Job) -> None:
+def test_the_forecast_shows_overrides_and_suspensions(job: Job) -> None:
     first, second, third, fourth = times(job, 4)
     skip(job, first, note="holiday")
     move(job, second, second + HOUR / 4)

@@ -73,7 +73,7 @@ def make_suspension(begins_at: datetime, over_at: datetime | None = None, **fiel
 
 def make_change(planned_at: datetime, moved_to: datetime | None = None, **fields: Any) -> ChangedTime:
     return ChangedTime(
-        **{"id": 1, "made_by": "ann", "note": "", "done": False, **fields},
+        **{"id": 1, "created_by": "ann", "note": "", "done": False, **fields},
         planned_at=planned_at,
         moved_to=moved_to,
     )

@@ -248,7 +248,7 @@ class TestChangesOfSingleTimes:
     def test_a_skipped_time_has_a_row_that_says_who_and_why(self, session: Session) -> None:
         job = make_job(spec={"overlap": "skip"})
         due_at = make_due(job)
-        change = Override.objects.create(job=job, planned_at=due_at, made_by="ann", note="no bank")
+        change = Override.objects.create(job=job, planned_at=due_at, created_by="ann", note="no bank")
         done = trigger(session)
         assert (done.runs, done.skipped) == (0, 1)
         run = Run.objects.get(pk=run_id(job.pk, due_at))

@@ -41,12 +41,12 @@ def test_a_time_is_skipped_shown_and_restored(caller: Caller, job: Job) -> None:
     made = answer.json()
     assert answer.status_code == 201 and answer["Location"] == made["links"]["self"]
     assert (made["planned_at"], made["skip"], made["move_to"], made["note"]) == (first, True, None, "holiday")
-    assert (made["made_by"], made["done_at"], made["run"]) == (str(caller.key), None, None)
+    assert (made["created_by"], made["done_at"], made["run"]) == (str(caller.key), None, None)
     assert caller.get(made["links"]["self"]).json() == made
     assert caller.get(f"jobs/{job.pk}/times").json()["results"] == [made]
     shown = ahead(caller, job)[0]
     assert (shown["planned_at"], shown["starts_at"], shown["skipped"]) == (first, None, True)
-    assert shown["change"] == made["id"] and shown["in_words"] == f"skipped by {caller.key}: holiday"
+    assert shown["override"] == made["id"] and shown["description"] == f"skipped by {caller.key}: holiday"
     assert caller.delete(made["links"]["self"]).status_code == 204
     refusal(caller.get(made["links"]["self"]), 404)
     assert not ahead(caller, job)[0]["skipped"]
@@ -62,14 +62,14 @@ def test_a_time_is_moved(caller: Caller, job: Job) -> None:
     assert (shown["planned_at"], shown["starts_at"], shown["moved_to"]) == (second, to, to)
 
 
-def test_a_done_change_leads_to_its_run_and_stays(caller: Caller, job: Job) -> None:
+def test_a_done_override_leads_to_its_run_and_stays(caller: Caller, job: Job) -> None:
     first = times(caller, job)[0]
     made = caller.post(f"jobs/{job.pk}/times", {"planned_at": first, "skip": True}).json()
     connection.ensure_connection()
     trigger_job(connection.connection, job.pk, read(first, "first") + timedelta(seconds=1))
     done = caller.get(made["links"]["self"]).json()
     assert done["done_at"] and caller.get(done["run"]).json()["state"] == "skipped"
-    assert refusal(caller.delete(made["links"]["self"]), 409)["code"] == "change_is_done"
+    assert refusal(caller.delete(made["links"]["self"]), 409)["code"] == "override_is_done"
 
 
 def test_a_mistake_is_reported_at_its_field(caller: Caller, job: Job) -> None:
@@ -142,7 +142,7 @@ def test_the_preview_shows_what_a_suspension_will_do(caller: Caller, job: Job) -
     make_suspension(tenant=make_tenant(), note="of others")
     dropped, held, free, *_ = ahead(caller, job)
     assert dropped["starts_at"] is None and dropped["suspension"]["note"] == "inventory"
-    assert dropped["in_words"] == "no run, blackout: inventory" and not dropped["suspension"]["held"]
+    assert dropped["description"] == "no run, blackout: inventory" and not dropped["suspension"]["held"]
     assert held["starts_at"] == as_text(ends) and held["suspension"]["held"]
     assert held["suspension"]["link"] == f"/api/v1/pauses/{hold.pk}"
     assert caller.get(held["suspension"]["link"]).status_code == 200

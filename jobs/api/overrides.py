@@ -1,0 +1,111 @@
+"""Serve overrides: single planned times that are skipped or moved. jobs/services/overrides.py reads the bodies."""
+
+from typing import Any
+
+from django.db.models import QuerySet
+from django.utils.functional import cached_property
+from drf_spectacular.utils import extend_schema_view
+from rest_framework import serializers
+from rest_framework.generics import RetrieveAPIView
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from jobs.api.jobs import find_job
+from jobs.api.openapi import operation
+from jobs.api.requests import BASE
+from jobs.api.serializers import BodySerializer, InstantField, LinksField
+from jobs.api.views import ListView, ResourceView
+from jobs.models import Job, Override, Role
+from jobs.services import overrides
+from jobs.suspensions.reading import MAX_NOTE_LENGTH
+from jobs.validation.rows import first_or_missing
+from scheduler_project.sdk.ids import run_id
+
+ABOUT_SKIP = "True: it gets no run. Instead of move_to."
+ABOUT_MOVE = "Its run goes then, earlier or later."
+ABOUT_NOTE = "Shown with the run, or with the row that says why there is none."
+
+
+class NewOverrideSerializer(BodySerializer):
+    planned_at = InstantField(help_text="One of the job's planned times.")
+    skip = serializers.BooleanField(required=False, help_text=ABOUT_SKIP)
+    move_to = InstantField(required=False, allow_null=True, help_text=ABOUT_MOVE)
+    note = serializers.CharField(required=False, max_length=MAX_NOTE_LENGTH, help_text=ABOUT_NOTE)
+
+
+class OverrideSerializer(serializers.Serializer[Override]):
+    id = serializers.IntegerField()
+    planned_at = InstantField(help_text="One of the job's planned times.")
+    skip = serializers.SerializerMethodField(help_text=ABOUT_SKIP)
+    move_to = InstantField(source="moved_to", allow_null=True, help_text=ABOUT_MOVE)
+    note = serializers.CharField(max_length=MAX_NOTE_LENGTH, help_text=ABOUT_NOTE)
+    created_by = serializers.CharField()
+    created_at = InstantField()
+    done_at = InstantField(allow_null=True, help_text="Its run was made, or the row that says why not.")
+    run = serializers.SerializerMethodField(help_text="Where it is shown, once it is done.")
+    links = LinksField(self=lambda override: f"/jobs/{override.job_id}/times/{override.pk}")
+
+    def get_skip(self, override: Override) -> bool:
+        return override.moved_to is None
+
+    def get_run(self, override: Override) -> str | None:
+        return f"{BASE}/runs/{run_id(override.job_id, override.planned_at)}" if override.done_at else None
+
+
+class OverrideView(ResourceView):
+    tag = "overrides"
+    write_role = Role.OPERATOR
+    queryset = Override.objects.all()
+    serializer_class = OverrideSerializer
+
+    @cached_property
+    def job(self) -> Job:
+        return find_job(self.request, self.kwargs["job_id"])
+
+    def get_queryset(self) -> QuerySet[Override]:
+        return self.job.overrides.all()
+
+
+@extend_schema_view(
+    get=operation("list_overrides", "Overrides of planned times, the latest first", errors=(400, 404))
+)
+class Overrides(OverrideView, ListView):
+    newest_first = ("planned_at", "id")
+
+    @operation(
+        "create_override",
+        "Skip or move one planned time",
+        takes=NewOverrideSerializer,
+        status=201,
+        errors=(400, 404, 409, 422),
+        once=True,
+        about="A later request for the same planned time replaces it. The run of a moved time keeps its "
+        "planned_at.",
+    )
+    def post(self, request: Request, **_: Any) -> Response:
+        job = self.job
+        return self.create_once(lambda: overrides.set_override(job, request.data))
+
+
+@extend_schema_view(get=operation("read_override", "One override", errors=(404,)))
+class OneOverride(OverrideView, RetrieveAPIView[Override]):
+    def get_object(self) -> Override:
+        given: str = self.kwargs["override_id"]
+        mine = self.get_queryset().filter(pk=read_number(given))
+        return first_or_missing(mine, f"the job has no override {given[:60]}")
+
+    @operation(
+        "delete_override",
+        "Delete an override",
+        status=204,
+        errors=(404, 409),
+        about="As long as its planned time has not come.",
+    )
+    def delete(self, request: Request, override_id: str, **_: Any) -> Response:
+        overrides.remove_override(self.job, read_number(override_id))
+        return Response(status=204)
+
+
+def read_number(given: str) -> int:
+    """Return the id of a row; zero, which no row has, for anything else."""
+    return int(given) if given.isascii() and given.isdigit() and len(given) < 19 else 0
