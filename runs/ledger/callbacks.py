@@ -96,8 +96,8 @@ def read_content(data: object) -> Content:
         raise invalid("result", "a failure has no result", "say what went wrong in `error`")
     error_class, error_type, line = _read_error(given.get("error"))
     delay = _read_retry_after(given.get("retry_after"))
-    failure = outcomes.stated_failure(error_class, error_type, line, now, now, retry_after=delay)
-    return Content(failure, digest, given)
+    failure = outcomes.stated_failure(error_class, error_type, line, now, now)
+    return Content(replace(failure, retry_after=delay), digest, given)
 
 
 def masked_content(content: Content, claim: Claim) -> Content:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
+from celery import Celery
 from celery.app.task import Task
 from celery.local import Proxy
 
@@ -32,7 +33,6 @@ from .targets.registry import Executor, Targets
 from .worker.wakeup_task import register_wakeup_task
 
 if TYPE_CHECKING:
-    from celery import Celery
     from typing_extensions import Unpack
 
     from .execution.eager import EagerRuns
@@ -251,17 +251,7 @@ class Beatkeeper:
             raise ValueError(f"BEATKEEPER_SLOTS={value!r} is not a number from 0 to {MAX_FEED_SLOTS}")
         return int(value)
 
-    def config(
-        self,
-        name: str,
-        slots: int,
-        *,
-        without_wakeups: bool,
-        app_path: str = "",
-        keeps_feed: bool = False,
-        runs_per_child: int | None = None,
-        memory_per_child: int | None = None,
-    ) -> Config:
+    def config(self, name: str, slots: int, *, without_wakeups: bool) -> Config:
         lease, beat = seconds("LEASE_SECONDS", self._lease), seconds("BEAT_SECONDS", self._beat)
         margin = seconds("FENCE_MARGIN_SECONDS", self._margin)
         if beat + margin >= lease:
@@ -289,11 +279,7 @@ class Beatkeeper:
             feed_after=0.0 if without_wakeups else seconds("FEED_AFTER_SECONDS"),
             look=seconds("LOOK_SECONDS"),
             without_wakeups=without_wakeups,
-            app=app_path,
-            keeps_feed=keeps_feed,
             declarations=self.declarations() if self._declare_at_start else [],
-            runs_per_child=runs_per_child or 0,
-            memory_per_child=memory_per_child or 0,
         )
 
     def work_in(self, runtime: Runtime) -> ClaimLoop:

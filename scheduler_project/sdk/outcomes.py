@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -54,6 +54,14 @@ class RunCancelled(Exception):
     """The run was cancelled while it was running."""
 
 
+CLASSES_OF_EXCEPTIONS: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
+    ((PermanentError,), PERMANENT),
+    ((BadArguments, CannotReplace, SecretMissing, UnknownTarget), USER),
+    ((TimeLimitReached,), TIMEOUT),
+    ((RunCancelled,), CANCELLED),
+)
+
+
 @dataclass(frozen=True)
 class LogPointer:
     object: str
@@ -94,50 +102,29 @@ class Outcome:
 
 
 def classify(exception: BaseException) -> str:
-    if isinstance(exception, PermanentError):
-        return PERMANENT
-    if isinstance(exception, (BadArguments, CannotReplace, SecretMissing, UnknownTarget)):
-        return USER
-    if isinstance(exception, TimeLimitReached):
-        return TIMEOUT
-    if isinstance(exception, RunCancelled):
-        return CANCELLED
+    for kinds, error_class in CLASSES_OF_EXCEPTIONS:
+        if isinstance(exception, kinds):
+            return error_class
     return TRANSIENT
 
 
 def failure(
-    exception: BaseException,
-    started_at: datetime,
-    finished_at: datetime,
-    *,
-    error_class: str | None = None,
-    retry_after: float | None = None,
-    next_input: dict[str, Any] | None = None,
-    masked: Mask = unmasked,
+    exception: BaseException, started_at: datetime, finished_at: datetime, masked: Mask = unmasked
 ) -> Outcome:
     return Outcome(
         FAILED,
         started_at,
         finished_at,
-        error_class=error_class or classify(exception),
+        error_class=classify(exception),
         error_type=type_name(exception),
         error_line=first_line(masked(str(exception) or type(exception).__doc__ or "")),
         fingerprint=fingerprint(exception, masked),
-        retry_after=retry_after,
         names=names_of(exception),
-        next_input=next_input,
     )
 
 
 def stated_failure(
-    error_class: str,
-    error_type: str,
-    line: str,
-    started_at: datetime,
-    finished_at: datetime,
-    *,
-    exit_code: int | None = None,
-    retry_after: float | None = None,
+    error_class: str, error_type: str, line: str, started_at: datetime, finished_at: datetime
 ) -> Outcome:
     """Make a failure that was not raised: an exit code, a status, a process that was killed."""
     status = re.fullmatch(r"HTTP (\d)\d\d", error_type)
@@ -149,8 +136,6 @@ def stated_failure(
         error_type=error_type,
         error_line=first_line(line),
         fingerprint=_digest([error_type, without_numbers(first_line(line))]),
-        exit_code=exit_code,
-        retry_after=retry_after,
         names=(error_type, f"HTTP {status[1]}xx") if status else (error_type,),
     )
 
@@ -159,16 +144,15 @@ def as_stopped(outcome: Outcome, reason: str, timeout: float) -> Outcome:
     """Replace the failure of a body that was signalled to stop by the reason for the signal."""
     if outcome.succeeded or reason not in (TIMEOUT, CANCELLED):
         return outcome
-    return stopped_outcome(reason, timeout, outcome.started_at, outcome.finished_at, outcome.exit_code)
+    stopped = stopped_outcome(reason, timeout, outcome.started_at, outcome.finished_at)
+    return replace(stopped, exit_code=outcome.exit_code)
 
 
-def stopped_outcome(
-    reason: str, timeout: float, started_at: datetime, finished_at: datetime, exit_code: int | None = None
-) -> Outcome:
+def stopped_outcome(reason: str, timeout: float, started_at: datetime, finished_at: datetime) -> Outcome:
     name, line = "RunCancelled", "The run was cancelled."
     if reason == TIMEOUT:
         name, line = "TimeLimitReached", f"The run reached its time limit of {timeout:g} s."
-    return stated_failure(reason, name, line, started_at, finished_at, exit_code=exit_code)
+    return stated_failure(reason, name, line, started_at, finished_at)
 
 
 def names_of(exception: BaseException) -> tuple[str, ...]:

@@ -87,29 +87,17 @@ def call(attempt: TargetCall, targets: Targets, interrupts: Interrupts, started_
         digest, now = digest_of(attempt.callback_token), now_utc()
         return Outcome(SUCCEEDED, started_at, now, callback_digest=digest, callback_timeout=wait.seconds)
     except TargetFailed as failed:
-        return stated_failure(
-            failed.error_class,
-            failed.error_type,
-            masked(failed.line),
-            started_at,
-            now_utc(),
-            exit_code=failed.exit_code,
-            retry_after=failed.retry_after,
-        )
+        line, now = masked(failed.line), now_utc()
+        outcome = stated_failure(failed.error_class, failed.error_type, line, started_at, now)
+        return replace(outcome, exit_code=failed.exit_code, retry_after=failed.retry_after)
     except RetryAfter as retry:
-        return failure(
-            retry.cause,
-            started_at,
-            now_utc(),
-            error_class=TRANSIENT,
-            retry_after=retry.delay,
-            next_input=masked.value(with_references(retry.next_input, attempt.claim.secrets)),
-            masked=masked,
-        )
+        outcome = failure(retry.cause, started_at, now_utc(), masked)
+        given = masked.value(with_references(retry.next_input, attempt.claim.secrets))
+        return replace(outcome, error_class=TRANSIENT, retry_after=retry.delay, next_input=given)
     except BaseException as error:
         if ends_process(error):
             raise
-        return failure(error, started_at, now_utc(), masked=masked)
+        return failure(error, started_at, now_utc(), masked)
     return Outcome(SUCCEEDED, started_at, now_utc(), result=storable_result(result, masked))
 
 

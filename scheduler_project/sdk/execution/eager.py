@@ -6,19 +6,16 @@ They run at once, in the process that requests them, and no platform knows of th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID, uuid4
 
-from celery import states
+from celery import Celery, states
 
 from ..errors import UnknownToPlatform
 from ..host.interface import NewRunRequest, RequestStatus
 from ..host.requested_run import RequestedRun
 from ..secret_values.masking import Masker
 from .attempt import storable_result
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 MAX_KEPT = 1000
 

@@ -49,13 +49,9 @@ class Watchdog:
             pause.wait(INTERVAL)
             owned_slot = self._owned_slot
             overdue = processes.boottime() > self._table.header.fence_at + AFTER_THE_FENCE
-            if owned_slot is not None and overdue:
-                self._kill_process(owned_slot)
-
-    def _kill_process(self, owned_slot: OwnedSlot) -> None:
-        # Behind the fence nothing is claimed, so what is in the slot cannot become another run meanwhile.
-        if owned_slot.state in (REQUESTED, HELD):
-            processes.signal_group(*self._table.body(owned_slot.index), signal.SIGKILL)
-            # In a solo worker the guard is a child of this process; it has to report the end.
-            processes.kill_descendants(os.getpid(), spared=[self._table.header.guard_pid])
-            os.kill(os.getpid(), signal.SIGKILL)
+            # Behind the fence nothing is claimed, so what is in the slot cannot become another run meanwhile.
+            if owned_slot is not None and overdue and owned_slot.state in (REQUESTED, HELD):
+                processes.signal_group(*self._table.body(owned_slot.index), signal.SIGKILL)
+                # In a solo worker the guard is a child of this process; it has to report the end.
+                processes.kill_descendants(os.getpid(), spared=[self._table.header.guard_pid])
+                os.kill(os.getpid(), signal.SIGKILL)

@@ -13,11 +13,10 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from celery import states
+from celery import Celery, states
 from celery.app import trace
 from celery.app.task import Task
 from celery.exceptions import Ignore, Reject, Retry
@@ -26,15 +25,9 @@ from ..outcomes import BadArguments, CannotReplace, PermanentError, UnknownTarge
 from ..retries import DEFAULT_RETRY
 from .registry import RetryAfter, TargetCall, may_be_target
 
-if TYPE_CHECKING:
-    from celery import Celery
-
-
 MAX_INPUT_BYTES = 64 * 1024
 # Marks the input of a run whose task has changed its own arguments.
 WHOLE = "beatkeeper_whole"
-# Every way of replacing calls the second, also that of a task's own class.
-REPLACING = ("replace", "on_replace")
 
 
 class ReplaceRequested(Ignore):
@@ -68,7 +61,7 @@ class CeleryTarget:
         check_arguments(task, args, kwargs)
         tracer = self._tracer(task, attempt.worker_name)
         request = request_of(attempt, args, kwargs)
-        with retries_unsent(task), unreplaced(task), under_policy(task, attempt.claim.retry):
+        with prepared(task, attempt.claim.retry):
             result, info, *_ = tracer(str(attempt.run_id), args, kwargs, request)
         if info is None:
             return result
@@ -176,8 +169,13 @@ def with_attributes(task: Any, **changed: Any) -> Iterator[None]:
         vars(task).update(own)
 
 
-def retries_unsent(task: Any) -> AbstractContextManager[None]:
-    """Keep `self.retry` from publishing the signature that it builds before it raises Retry."""
+@contextlib.contextmanager
+def prepared(task: Any, retry: Mapping[str, Any]) -> Iterator[None]:
+    """Keep the task from publishing anything under the id of the run, and put it under the policy of the job.
+
+    `self.retry` publishes the signature that it builds before it raises Retry, `self.replace` another task. The delay
+    of the policy applies where the task has set none of its own.
+    """
     original = task.signature_from_request
 
     def unsent(*args: Any, **options: Any) -> Any:
@@ -185,23 +183,17 @@ def retries_unsent(task: Any) -> AbstractContextManager[None]:
         signature.apply_async = lambda *_args, **_options: None
         return signature
 
-    return with_attributes(task, signature_from_request=unsent)
-
-
-def unreplaced(task: Any) -> AbstractContextManager[None]:
-    """Keep `self.replace` from publishing another task under the id of the run."""
-
     def refuse(*_args: Any, **_options: Any) -> Any:
         raise ReplaceRequested
 
-    return with_attributes(task, **dict.fromkeys(REPLACING, refuse))
-
-
-@contextlib.contextmanager
-def under_policy(task: Any, retry: Mapping[str, Any]) -> Iterator[None]:
-    """Set the task's `max_retries` by the job's policy, and its delay where the task has set none of its own."""
     most = int({**DEFAULT_RETRY, **(retry or {})}["max_attempts"]) - 1
-    changed: dict[str, Any] = {"max_retries": most}
+    # Every way of replacing calls `on_replace`, also that of a task's own class.
+    changed = {
+        "signature_from_request": unsent,
+        "replace": refuse,
+        "on_replace": refuse,
+        "max_retries": most,
+    }
     if task.default_retry_delay == Task.default_retry_delay:
         changed["default_retry_delay"] = PolicyDelay(Task.default_retry_delay)
     try:

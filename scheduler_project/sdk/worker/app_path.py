@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import sys
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 import click
+from celery import Celery
 from celery.bin.base import CLIContext
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 
 def app_path(app: Celery) -> str:

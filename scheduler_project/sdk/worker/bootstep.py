@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 import threading
+from dataclasses import replace
 from typing import Any
 
 from celery import bootsteps, signals
@@ -14,7 +15,7 @@ from celery.concurrency import prefork, solo
 from ..ledger import open_ledger
 from ..registry import keeper_of
 from .app_path import app_path
-from .occupancy import Occupancy, SharedOccupancy
+from .occupancy import Occupancy
 from .supervisor import WorkerSupervisor
 from .wakeup_connection import carries_wakeups
 from .wakeup_task import NAME
@@ -41,12 +42,12 @@ class SupervisorStep(bootsteps.StartStopStep):
             if not (refusal := reason_to_refuse(w, keeper.ledger_url)):
                 # Nothing is connected: an address that cannot be used is logged here, once, and not by each guard.
                 open_ledger(keeper.ledger_url)
-                config = keeper.config(
-                    w.hostname,
-                    keeper.slots or slots_of(w) if runs_in_process(w) else slots_of(w),
-                    without_wakeups=runs_in_process(w) and not carries_wakeups(w.app),
-                    app_path=app_path(w.app),
-                    keeps_feed=runs_in_process(w),
+                in_process = runs_in_process(w)
+                without_wakeups = in_process and not carries_wakeups(w.app)
+                config = replace(
+                    keeper.config(w.hostname, slots_of(w), without_wakeups=without_wakeups),
+                    app=app_path(w.app),
+                    keeps_feed=in_process,
                     **bounds_of_children(w),
                 )
                 self.supervisor = w.beatkeeper = WorkerSupervisor(keeper.spool_folder, config)
@@ -62,14 +63,13 @@ class SupervisorStep(bootsteps.StartStopStep):
     def create(self, w: Any) -> None:
         ignore_wakeups_in_log()
         runtime = self.supervisor.runtime
-        loop = keeper_of(w.app).work_in(runtime)
-        self.shared = SharedOccupancy(runtime.table, w.concurrency) if runs_in_process(w) else None
-        self.occupancy = self.shared or Occupancy(loop)
+        spare = max(0, w.concurrency - runtime.table.size) if runs_in_process(w) else 0
+        self.occupancy = Occupancy(keeper_of(w.app).work_in(runtime), spare)
         # The host's default rate limit and time limits are for the host's tasks.
         task = w.app.tasks[NAME]
         task.rate_limit = task.time_limit = task.soft_time_limit = None
         self._left = threading.Event()
-        signals.worker_shutting_down.connect(self._on_shutting_down, weak=False)
+        signals.worker_shutting_down.connect(self.close, weak=False)
         signals.worker_shutdown.connect(self._on_shutdown, weak=False)
 
     def start(self, w: Any) -> None:
@@ -80,22 +80,19 @@ class SupervisorStep(bootsteps.StartStopStep):
         while not self._left.is_set():
             try:
                 self.supervisor.keep_guard()
-                if self.shared is not None:
+                if self.supervisor.runtime.config.keeps_feed:
                     self.supervisor.keep_feed()
-                    self.shared.settle()
+                    self.occupancy.settle()
             except Exception:
                 # The kernel ends the feed with this thread, so the thread goes on.
                 logger.exception("The guard or the feed cannot be started")
             self._left.wait(KEEP_INTERVAL)
 
-    def close(self, w: Any) -> None:
-        """Drain before the pool is emptied.
+    def close(self, parent: Any = None, **_options: Any) -> None:
+        """Drain before the pool is emptied, as Celery calls it, and as soon as the signal of a shutdown says so.
 
-        SIGHUP, remote control and an error that ends the worker send no signal of a shutdown: only this is called.
+        SIGHUP, remote control and an error that ends the worker send no such signal.
         """
-        self.supervisor.drain()
-
-    def _on_shutting_down(self, **_options: Any) -> None:
         self.supervisor.drain()
 
     def _on_shutdown(self, **_options: Any) -> None:
@@ -151,13 +148,15 @@ def bounds_of_children(w: Any) -> dict[str, Any]:
     """Return the bounds after which the pool replaces a child; a solo worker has no children."""
     if issubclass(w.pool_cls, solo.TaskPool):
         return {}
-    return {"runs_per_child": w.max_tasks_per_child, "memory_per_child": w.max_memory_per_child}
+    return {"runs_per_child": w.max_tasks_per_child or 0, "memory_per_child": w.max_memory_per_child or 0}
 
 
 def slots_of(w: Any) -> int:
     if issubclass(w.pool_cls, solo.TaskPool):
         return 1
     if runs_in_process(w):
-        return min(int(w.concurrency), max(MIN_SLOTS, SLOTS_PER_CPU * (os.cpu_count() or 1)))
+        return keeper_of(w.app).slots or min(
+            int(w.concurrency), max(MIN_SLOTS, SLOTS_PER_CPU * (os.cpu_count() or 1))
+        )
     most = str(getattr(w, "autoscale", None) or "").strip("[]()").partition(",")[0]
     return max(int(w.concurrency), int(most) if most.isdecimal() else 0)

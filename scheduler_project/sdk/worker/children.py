@@ -9,8 +9,8 @@ import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from celery import Celery
 from celery.concurrency import prefork
 
 from ..execution.claim_loop import ClaimLoop
@@ -18,14 +18,11 @@ from ..ledger.interface import WorkQueue
 from ..process import processes
 from ..shared.folder import Config
 from ..shared.wakeup_pipe import WakePipe
-
-if TYPE_CHECKING:
-    from celery import Celery
+from .wakeup_task import TURN_SECONDS
 
 logger = logging.getLogger(__name__)
 
 POLL = 0.05
-TURN_SECONDS = 1.0
 RESTART_PAUSE = 1.0
 
 
@@ -33,15 +30,13 @@ RESTART_PAUSE = 1.0
 class FeedChildren:
     app: Celery
     loop: ClaimLoop
-    hostname: str
-    count: int
     pids: dict[int, float] = field(default_factory=dict)
     pause_until: float = 0.0
 
     def keep(self) -> None:
         """Replace the children that died."""
         self.reap()
-        while len(self.pids) < self.count and time.monotonic() >= self.pause_until:
+        while len(self.pids) < self.loop.runtime.table.size and time.monotonic() >= self.pause_until:
             self.fork()
 
     def reap(self) -> None:
@@ -71,7 +66,7 @@ class FeedChildren:
             os._exit(status)
 
     def _live(self, parent: int) -> None:
-        prefork.process_initializer(self.app, self.hostname)
+        prefork.process_initializer(self.app, self.loop.runtime.config.name)
         processes.die_with_parent(parent)
         leaving: list[int] = []
         # A handler, not SIG_IGN, which the processes of a body would inherit. The current run is finished.

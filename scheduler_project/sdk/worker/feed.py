@@ -17,12 +17,12 @@ import signal
 import socket
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from celery import signals
+from celery import Celery, signals
 from celery.app.utils import find_app
 from celery.concurrency import prefork
 
@@ -33,8 +33,6 @@ from .children import FeedChildren
 from .supervisor import WorkerSupervisor
 
 if TYPE_CHECKING:
-    from celery import Celery
-
     from ..app import Beatkeeper
 
 POLL = 0.1
@@ -69,12 +67,10 @@ def load_app(name: str, hostname: str, level: int, logfile: str | None = None) -
 class Feed:
     """The loop of a feed. One without a supervisor is attached to a Celery worker."""
 
-    def __init__(
-        self, app: Celery, runtime: Runtime, hostname: str, supervisor: WorkerSupervisor | None
-    ) -> None:
+    def __init__(self, app: Celery, runtime: Runtime, supervisor: WorkerSupervisor | None = None) -> None:
         self.runtime, self.header = runtime, runtime.table.header
         self.supervisor = supervisor
-        self.children = FeedChildren(app, keeper_of(app).work_in(runtime), hostname, runtime.table.size)
+        self.children = FeedChildren(app, keeper_of(app).work_in(runtime))
         self.stopping = False
         self._busy_at = time.monotonic()
 
@@ -135,12 +131,10 @@ def supervised_worker(keeper: Beatkeeper, name: str, slots: int) -> WorkerSuperv
     if not keeper.ledger_url:
         raise SystemExit("No ledger: set BEATKEEPER_URL and BEATKEEPER_API_KEY, or BEATKEEPER_DATABASE_URL")
     conf = keeper.app.conf
-    config = keeper.config(
-        name,
-        slots,
-        without_wakeups=True,
-        runs_per_child=conf.worker_max_tasks_per_child,
-        memory_per_child=conf.worker_max_memory_per_child,
+    config = replace(
+        keeper.config(name, slots, without_wakeups=True),
+        runs_per_child=conf.worker_max_tasks_per_child or 0,
+        memory_per_child=conf.worker_max_memory_per_child or 0,
     )
     return WorkerSupervisor(keeper.spool_folder, config)
 
@@ -163,11 +157,11 @@ def main() -> None:
         app = load_app(
             runtime.config.app, runtime.config.name, level, os.environ.get("CELERY_LOG_FILE") or None
         )
-        Feed(app, runtime, runtime.config.name, None).run()
+        Feed(app, runtime).run()
         return
     app = load_app(options.app, name, level)
     supervisor = supervised_worker(keeper_of(app), name, options.slots)
-    Feed(app, supervisor.runtime, name, supervisor).run()
+    Feed(app, supervisor.runtime, supervisor).run()
 
 
 if __name__ == "__main__":

@@ -3,62 +3,34 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import Any
 
 from celery import signals
 
 from ..execution.claim_loop import ClaimLoop
 from ..shared.owned_slot import OwnedSlot
-from ..shared.slot_record import FOREIGN
-from ..shared.slots import SlotTable
 from .wakeup_task import NAME
 
 
 class Occupancy:
-    """A task of the host's takes a slot while it runs, if one is free; it never waits for one."""
+    """The tasks of the host's that run in this process take a slot each, if one is free; they never wait for one.
 
-    def __init__(self, loop: ClaimLoop) -> None:
-        self._loop = loop
-        self._task_id: str | None = None
-        signals.task_prerun.connect(self._begin, weak=False)
-        signals.task_postrun.connect(self._end, weak=False)
-
-    def _begin(self, sender: Any = None, task_id: str | None = None, **_options: Any) -> None:
-        # A process that has a slot is inside one of our runs, and the task is its target.
-        if getattr(sender, "name", NAME) == NAME or self._loop.owned_slot is not None:
-            return
-        owned_slot = self._loop.take_slot()
-        if owned_slot is not None:
-            owned_slot.occupy()
-            self._task_id = task_id
-
-    def _end(self, task_id: str | None = None, **_options: Any) -> None:
-        owned_slot = self._loop.owned_slot
-        if owned_slot is not None and owned_slot.state == FOREIGN and task_id == self._task_id:
-            self._loop.release_slot()
-
-
-class SharedOccupancy:
-    """The tasks of a pool that runs them all in this one process.
-
-    They use the threads first for which there is no slot, and beyond those take a slot each, if one is free.
+    In a pool of threads they use the threads first for which there is no slot (`spare`).
     """
 
-    def __init__(self, table: SlotTable, threads: int) -> None:
-        self._table, self._spare = table, max(0, threads - table.size)
+    def __init__(self, loop: ClaimLoop, spare: int) -> None:
+        self._loop, self._spare = loop, spare
         self._lock = threading.Lock()
         self._tasks = 0
         self._owned_slots: list[OwnedSlot] = []
-        signals.task_prerun.connect(self._begin, weak=False)
-        signals.task_postrun.connect(self._end, weak=False)
+        signals.task_prerun.connect(partial(self._count, 1), weak=False)
+        signals.task_postrun.connect(partial(self._count, -1), weak=False)
 
-    def _begin(self, sender: Any = None, **_options: Any) -> None:
-        self._count(sender, 1)
-
-    def _end(self, sender: Any = None, **_options: Any) -> None:
-        self._count(sender, -1)
-
-    def _count(self, sender: Any, change: int) -> None:
+    def _count(self, change: int, sender: Any = None, **_options: Any) -> None:
+        # A process whose loop has a slot is inside one of our runs, and the task is its target.
+        if getattr(sender, "name", NAME) == NAME or self._loop.owned_slot is not None:
+            return
         # An eager task runs inside another one.
         if not sender.request.is_eager:
             with self._lock:
@@ -74,7 +46,7 @@ class SharedOccupancy:
             while len(self._owned_slots) > wanted:
                 self._owned_slots.pop().release()
             while len(self._owned_slots) < wanted:
-                owned_slot = OwnedSlot.take(self._table)
+                owned_slot = OwnedSlot.take(self._loop.runtime.table)
                 if owned_slot is None:
                     break
                 owned_slot.occupy()

@@ -6,13 +6,12 @@ work with it; its wake-ups come over a connection of their own.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from celery import Celery
 
 from ..registry import keeper_of
 from ..transport.broker_tls import CheckedConnection, as_the_app_says, tls_trouble, trusts_anybody, with_ca
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 AMQP = "amqp"
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from celery import Celery
 from celery.app.task import Task
 
 from ..ledger.interface import WorkQueue
 from ..registry import keeper_of
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 logger = logging.getLogger(__name__)
 

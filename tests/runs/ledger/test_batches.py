@@ -1,5 +1,6 @@
 """Several runs by one ask, several ends by one report: what the tables hold, and what is said about each."""
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -105,7 +106,7 @@ def test_an_ask_whose_answer_was_lost_is_answered_with_the_same_claims(ledger: L
 
 def test_each_of_several_ends_as_it_would_alone(ledger: Ledger) -> None:
     claims = claimed(ledger, make_job(), 4)
-    dead = stated_failure(TRANSIENT, "exit", "exit code 3", now(), now(), exit_code=3)
+    dead = replace(stated_failure(TRANSIENT, "exit", "exit code 3", now(), now()), exit_code=3)
     ended = [
         CompletedClaim(claims[0], succeeded(), SUCCESS),
         CompletedClaim(claims[1], failed(), Verdict("delayed", 30.0)),

@@ -326,7 +326,7 @@ def test_report_of_a_gated_run_releases_the_next_blocked_one(ledger: Ledger) -> 
 
 def test_a_dead_run_keeps_its_error(ledger: Ledger) -> None:
     claim = _claimed(ledger)
-    outcome = stated_failure(TRANSIENT, "exit", "exit code 3", now(), now(), exit_code=3)
+    outcome = replace(stated_failure(TRANSIENT, "exit", "exit code 3", now(), now()), exit_code=3)
     assert tell(ledger, claim, outcome, DEAD) == "dead"
     run = Run.objects.get(id=claim.run_id)
     assert (run.state, run.exit_code, run.error_line) == (FinalState.DEAD, 3, "exit code 3")
