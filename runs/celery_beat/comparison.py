@@ -4,11 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from typing import NamedTuple
-from zoneinfo import ZoneInfo
 
 from jobs.clock import database_now
-from jobs.schedules import Cron, Schedule, next_after, parse
-from jobs.schedules.zones import change_within
+from jobs.schedules import Cron, Schedule, due_times, next_after, parse
+from jobs.schedules.zones import SECOND, change_within, reading
 from jobs.validation.checks import Json
 from runs.celery_beat.importer import HostRows
 from runs.celery_beat.schedules import Disable, Fire, Task, decide, wake_at
@@ -18,7 +17,6 @@ from scheduler_project.sdk.ids import whole_milliseconds
 DAY = timedelta(days=1)
 # Both changes of a year lie within.
 CLOCK_CHANGES_AHEAD = 400 * DAY
-TOLERANCE = timedelta(milliseconds=1)
 # The first so many times are compared, of a row that fires each second in a long period.
 MAX_TIMES = 100_000
 
@@ -70,7 +68,9 @@ def compare(task: Task, spec: Json, begin: datetime, length: timedelta) -> Compa
     found = Comparison(task.name)
     for first, until in [(begin, begin + length), *_around_changes(schedule, begin)]:
         by_celery = set(_celerys(task, first, until))
-        by_job = set(_jobs(schedule, first, until))
+        by_job = set[datetime]()
+        if planned := next_after(schedule, first, anchor=first):
+            by_job.update(due_times(schedule, planned, until, anchor=first, limit=MAX_TIMES))
         found.compared += len(by_celery & by_job)
         found.differences += [
             TimeDifference(at, at in by_celery, _rule(schedule, at)) for at in sorted(by_celery ^ by_job)
@@ -101,15 +101,6 @@ def _celerys(task: Task, begin: datetime, until: datetime) -> Iterator[datetime]
         served.last_run_at = decision.planned_at
 
 
-def _jobs(schedule: Schedule, begin: datetime, until: datetime) -> Iterator[datetime]:
-    at = next_after(schedule, begin, anchor=begin)
-    for _ in range(MAX_TIMES):
-        if at is None or at > until:
-            return
-        yield at
-        at = next_after(schedule, at, anchor=begin)
-
-
 def _around_changes(schedule: Schedule, begin: datetime) -> Iterator[tuple[datetime, datetime]]:
     if not isinstance(schedule, Cron):
         return
@@ -122,11 +113,6 @@ def _around_changes(schedule: Schedule, begin: datetime) -> Iterator[tuple[datet
 def _rule(schedule: Schedule, at: datetime) -> str:
     """Return which change of the clock explains a difference; times that it moves lie within some hours of it."""
     if isinstance(schedule, Cron) and (change := change_within(schedule.zone, at - DAY / 4, at + DAY / 4)):
-        return (
-            FORWARD if _offset(schedule.zone, change) > _offset(schedule.zone, change - TOLERANCE) else BACK
-        )
+        passed = reading(schedule.zone, change) - reading(schedule.zone, change - SECOND)
+        return FORWARD if passed > SECOND else BACK
     return UNEXPLAINED
-
-
-def _offset(zone: ZoneInfo, at: datetime) -> timedelta:
-    return at.astimezone(zone).utcoffset() or timedelta(0)

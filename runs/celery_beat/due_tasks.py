@@ -2,7 +2,8 @@
 
 import heapq
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -87,13 +88,8 @@ class Tasks:
     def take(self, task: Task, until: datetime | None = None) -> None:
         """Keep the task as it is now and drop what was known of it; nothing is to be decided before `until`."""
         self.known[task.id] = task
-        try:
+        with self.refusing(task):
             at = until or wake_at(task)
-        except Unservable as why:
-            self._refuse(task, str(why))
-        except Exception as error:  # a schedule that raises is its row's trouble, whatever it raises
-            self._refuse(task, f"its next time cannot be reckoned: {error}")
-        else:
             if at is not None:
                 heapq.heappush(self._heap, (at, task.id, task.version))
 
@@ -113,14 +109,14 @@ class Tasks:
         """Decide about the task later: another session has its row, or changed it; by then it will be read again."""
         heapq.heappush(self._heap, (now + timedelta(seconds=seconds), task.id, task.version))
 
-    def attempt(self, task: Task, decide: Callable[[Task], Any]) -> Any:
-        """Decide about the task; None if its schedule raises, which it may do late."""
+    @contextmanager
+    def refusing(self, task: Task) -> Iterator[None]:
+        """Note and report a task whose schedule raises, which it may do late, and leave it out."""
         try:
-            return decide(task)
-        except Exception as error:  # as above
-            self._refuse(task, f"its next time cannot be reckoned: {error}")
-            return None
-
-    def _refuse(self, task: Task, why: str) -> None:
-        logger.error("the periodic task %s is not served: %s", task.name, why)
-        self.refused[task.id] = why
+            yield
+        except Exception as error:  # a schedule that raises is its row's trouble, whatever it raises
+            why = str(error)
+            if not isinstance(error, Unservable):
+                why = f"its next time cannot be reckoned: {error}"
+            logger.error("the periodic task %s is not served: %s", task.name, why)
+            self.refused[task.id] = why

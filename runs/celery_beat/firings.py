@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -21,6 +21,7 @@ MAX_ERROR_LENGTH = 2000
 MAX_TRIES = 5
 MAYBE_TWICE = "sent again under the same id, it may have arrived before: "
 MAYBE_LOST = "not sent again, it may not have arrived: "
+GONE = FiringState.REFUSED, "its periodic task was deleted before it was sent"
 
 
 def message_id(database: str, task: Task, planned_at: datetime) -> UUID:
@@ -28,13 +29,15 @@ def message_id(database: str, task: Task, planned_at: datetime) -> UUID:
     return uuid5(NAMESPACE, f"{database}/{task.id}/{task.name}/{planned_at.isoformat()}")
 
 
-class ClaimedFiring(NamedTuple):
+class MovedTask(NamedTuple):
+    """A task as a claim left it, or the end of its times."""
+
     task_id: int
     version: int
     enabled: bool
     last_run_at: datetime | None
     run_count: int
-    # None: this planned time had its firing already.
+    # None: this planned time had its firing already, or there is none.
     firing: int | None
 
 
@@ -50,7 +53,7 @@ class Firings:
     def __post_init__(self) -> None:
         self.database = self.connection.info.dbname
 
-    def claim(self, fires: Sequence[tuple[Task, Fire]]) -> list[ClaimedFiring]:
+    def claim(self, fires: Sequence[tuple[Task, Fire]]) -> list[MovedTask]:
         """Claim those that are due and unchanged; the others were changed, or another scheduler has them."""
         values = self._mine(
             tasks=[task.id for task, _ in fires],
@@ -59,12 +62,12 @@ class Firings:
             missed=array((fire.missed_since for _, fire in fires), instant),
             messages=[message_id(self.database, task, fire.planned_at) for task, fire in fires],
         )
-        return [ClaimedFiring(*row) for row in rows(self.connection, "claim_firings", values)]
+        return [MovedTask(*row) for row in rows(self.connection, "claim_firings", values)]
 
-    def disable(self, tasks: Sequence[Task]) -> dict[int, int]:
-        """Switch tasks off and return the new versions of those that were."""
+    def disable(self, tasks: Sequence[Task]) -> list[MovedTask]:
+        """Switch off those that are unchanged, and return them."""
         values = {"tasks": [task.id for task in tasks], "versions": [task.version for task in tasks]}
-        return dict(rows(self.connection, "disable_celery_tasks", values))
+        return [MovedTask(*row) for row in rows(self.connection, "disable_celery_tasks", values)]
 
     def open(self, slices: Iterable[int]) -> tuple[list[int], list[int]]:
         """Return this session's own open firings, and those of others whose slices are held here now."""
@@ -111,9 +114,3 @@ class Firings:
 
 def storable(text: str) -> str:
     return text.replace("\x00", "")[:MAX_ERROR_LENGTH]
-
-
-def missing(wanted: Collection[int], found: Iterable[Any]) -> dict[int, tuple[FiringState, str]]:
-    """Return firings whose periodic task was deleted after it was due."""
-    gone = set(wanted) - {row.id for row in found}
-    return dict.fromkeys(gone, (FiringState.REFUSED, "its periodic task was deleted before it was sent"))

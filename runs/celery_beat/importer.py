@@ -29,9 +29,9 @@ from jobs.validation.checks import Json
 from runs.celery_beat.due_tasks import task_of
 from runs.celery_beat.schedules import Every, Task, Unservable, first_time
 from runs.celery_beat.source import check_tables
-from runs.celery_beat.translation import ImportOptions, NotImportable, Translation, translate
+from runs.celery_beat.translation import ImportOptions, Translation, translate
 from runs.scheduler.partitions.lock_session import options_of
-from runs.sql import SQL, Connection, change, rows
+from runs.sql import SQL, Connection, change, django_session, rows
 
 CREATED, UPDATED, UNCHANGED, REFUSED = "created", "updated", "unchanged", "not imported"
 GIVEN_BACK = "given back"
@@ -57,10 +57,6 @@ class DueNow(Exception):
     """The row's next time is now: importing at this moment would run it once too often or once too few."""
 
 
-class DryRun(Exception):
-    """Rolls back an import after everything was tried."""
-
-
 @dataclass
 class HostRows:
     """The database in which the periodic tasks lie."""
@@ -83,21 +79,20 @@ class HostRows:
 
     @contextmanager
     def together(self, dry_run: bool) -> Iterator[None]:
-        """Open a transaction over the host project's rows and our jobs; a dry run ends by rolling it back."""
+        """Open a transaction over the host project's rows and our jobs; a dry run rolls it back at its end."""
         host_transaction = nullcontext() if self.own else self.connection.transaction()
-        with suppress(DryRun), host_transaction, transaction.atomic():
+        with suppress(psycopg.Rollback), host_transaction, transaction.atomic():
             yield
             if dry_run:
-                raise DryRun
+                raise psycopg.Rollback
 
 
 @contextmanager
 def rows_at(url: str) -> Iterator[HostRows]:
     """Return the rows at a URL, or of the platform's own database; NotServable where none can be served."""
     if not url:
-        django_connection.ensure_connection()
-        check_tables(django_connection.connection)
-        yield HostRows(django_connection.connection, django_connection.settings_dict["NAME"], own=True)
+        check_tables(django_session())
+        yield HostRows(django_session(), django_connection.settings_dict["NAME"], own=True)
         return
     options = options_of(url, {"timezone": "UTC"})
     with psycopg.connect(url, autocommit=True, connect_timeout=5, options=options) as connection:
@@ -156,8 +151,6 @@ class Import:
             translation = translate(row, task, database_now(), self.wanted)
             with transaction.atomic():
                 what, job = self._write(row, translation, known)
-        except NotImportable as why:
-            return Done(row["name"], REFUSED, [str(why)])
         except DuplicateName:
             return Done(row["name"], REFUSED, ["there is a job of that name already: rename one of the two"])
         except DomainError as refused:
@@ -196,7 +189,11 @@ class Import:
         now, first = database_now(), first_time(task)
         if not self.dry_run and now - JUST_DUE < first <= now:
             raise DueNow
-        change(self.rows.connection, "switch_off_rows", {"tasks": [record.task_id]})
+        change(
+            self.rows.connection,
+            "switch_row",
+            {"task": record.task_id, "enabled": False, "last_run_at": None},
+        )
         record.switched_off_at = now
         record.save(update_fields=["switched_off_at"])
 
@@ -250,7 +247,8 @@ class Undo:
             notes.append("its row was deleted: the job is paused, and nothing runs it")
         elif goes_on:
             last = self._before(record.task_id, missed) if missed else _last_time(job)
-            change(self.rows.connection, "switch_on_row", {"task": record.task_id, "last_run_at": last})
+            switched = {"task": record.task_id, "enabled": True, "last_run_at": last}
+            change(self.rows.connection, "switch_row", switched)
         elif record.switched_off_at is not None:
             notes.append(f"its job is {job.status}, so its row stays switched off")
         return Done(record.name, GIVEN_BACK, notes)
@@ -258,11 +256,10 @@ class Undo:
     def _before(self, task_id: int, at: datetime) -> datetime:
         """Return a last run after which the row's next time is this one."""
         found = self.rows.read(task_id)
-        try:
-            times = found[1].times if found is not None else None
-        except Unservable:
-            times = None
-        return at - (times.length if isinstance(times, Every) else MILLISECOND)
+        with suppress(Unservable):
+            if found is not None and isinstance(found[1].times, Every):
+                return at - found[1].times.length
+        return at - MILLISECOND
 
 
 def _was_cut_short(job: Job) -> bool:
@@ -278,15 +275,12 @@ def _take_untriggered(record: ImportedTask) -> datetime | None:
     if _was_cut_short(record.job):
         return record.untriggered_at
     clock = JobClock.objects.select_for_update().get(job=record.job)
-    due = clock.next_run_at
-    if due is None or due > database_now():
-        due = None
-    else:
-        clock.next_run_at = None
+    record.untriggered_at = None
+    if clock.next_run_at is not None and clock.next_run_at <= database_now():
+        record.untriggered_at, clock.next_run_at = clock.next_run_at, None
         clock.save(update_fields=["next_run_at"])
-    record.untriggered_at = due
     record.save(update_fields=["untriggered_at"])
-    return due
+    return record.untriggered_at
 
 
 def _last_time(job: Job) -> datetime:

@@ -4,11 +4,10 @@ import logging
 import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any
 
 from runs.celery_beat.due_tasks import SLICES, Tasks
-from runs.celery_beat.firings import MAX_TRIES, MAYBE_LOST, MAYBE_TWICE, Firings, missing
+from runs.celery_beat.firings import GONE, MAX_TRIES, MAYBE_LOST, MAYBE_TWICE, Firings, MovedTask
 from runs.celery_beat.publisher import Away, CeleryPublisher, Undelivered, Unsendable
 from runs.celery_beat.schedules import Disable, Fire, Task, decide
 from runs.celery_beat.source import Source, prepare
@@ -98,40 +97,30 @@ class CeleryBeatLoop(SliceHolder):
         """Claim what is due and return the firings to send now."""
         fires, ends = list[tuple[Task, Fire]](), list[Task]()
         for task in self.tasks.due(now, MAX_CLAIMED):
-            decision = self.tasks.attempt(task, partial(decide, now=now, deadline=self.deadline))
-            if isinstance(decision, Fire):
-                fires.append((task, decision))
-            elif isinstance(decision, Disable):
-                ends.append(task)
-            elif decision is not None and decision.until is not None:
-                self.tasks.take(task, decision.until)
-        if ends:
-            self._disable(ends, now)
-        return self._claimed(fires, now) if fires else []
+            with self.tasks.refusing(task):
+                decision = decide(task, now, self.deadline)
+                if isinstance(decision, Fire):
+                    fires.append((task, decision))
+                elif isinstance(decision, Disable):
+                    ends.append(task)
+                elif decision.until is not None:
+                    self.tasks.take(task, decision.until)
+        disabled = self.firings.disable(ends) if ends else []
+        claimed = self.firings.claim(fires) if fires else []
+        self._take([*ends, *(task for task, _ in fires)], [*disabled, *claimed], now)
+        return [done.firing for done in claimed if done.firing is not None]
 
-    def _claimed(self, fires: Sequence[tuple[Task, Fire]], now: datetime) -> list[int]:
-        claimed = {done.task_id: done for done in self.firings.claim(fires)}
-        for task, _ in fires:
-            if (done := claimed.get(task.id)) is None:
-                self._left(task, now)
+    def _take(self, tasks: Sequence[Task], moved: Sequence[MovedTask], now: datetime) -> None:
+        """Keep the tasks as they are now; the others were changed, or another session has their rows."""
+        found = {done.task_id: done for done in moved}
+        for task in tasks:
+            if (done := found.get(task.id)) is None:
+                self.tasks.later(task, now, AGAIN_SECONDS)
+                self._glanced_at = 0.0
                 continue
             task.version, task.enabled = done.version, done.enabled
             task.last_run_at, task.run_count = done.last_run_at, done.run_count
             self.tasks.take(task)
-        return [done.firing for done in claimed.values() if done.firing is not None]
-
-    def _disable(self, tasks: Sequence[Task], now: datetime) -> None:
-        versions = self.firings.disable(tasks)
-        for task in tasks:
-            if task.id in versions:
-                task.version, task.enabled = versions[task.id], False
-                self.tasks.take(task)
-            else:
-                self._left(task, now)
-
-    def _left(self, task: Task, now: datetime) -> None:
-        self.tasks.later(task, now, AGAIN_SECONDS)
-        self._glanced_at = 0.0
 
     def _send(self, firings: Sequence[int]) -> bool:
         """Send firings and return whether all are settled; a few at a time, so that a crash leaves few in doubt."""
@@ -146,11 +135,11 @@ class CeleryBeatLoop(SliceHolder):
         # Before they are marked: from then on another may take them over.
         began = time.monotonic()
         messages = self.firings.publish(firings)
-        results = missing(firings, messages)
+        results = dict.fromkeys(firings, GONE)
+        results |= {message.id: (FiringState.CLAIMED, "") for message in messages}
         for message in messages:
             if time.monotonic() - began > PUBLISHING_SECONDS:
-                results[message.id] = FiringState.CLAIMED, ""
-                continue
+                break
             try:
                 self.publisher.send(message)
                 results[message.id] = FiringState.SENT, ""
@@ -158,7 +147,7 @@ class CeleryBeatLoop(SliceHolder):
                 logger.error("the periodic task %s cannot be sent: %s", message.name, why)
                 results[message.id] = FiringState.REFUSED, str(why)
             except Away:
-                results[message.id] = FiringState.CLAIMED, ""
+                continue
             except Undelivered as why:
                 results[message.id] = self._in_doubt(message, str(why))
         self.firings.settle(results)

@@ -5,7 +5,7 @@ A schedule returns the time after another one; it does not read the clock.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from typing import Any, Protocol
@@ -61,24 +61,14 @@ class At:
         return first
 
 
-class FixedNow:
-    """The instant that Celery's schedule takes for now."""
-
-    at = datetime.fromtimestamp(0, UTC)
-
-    def __call__(self) -> datetime:
-        return self.at
-
-
 @dataclass(frozen=True)
 class CelerySchedule:
     """A crontab or a solar schedule."""
 
     schedule: schedules.BaseSchedule
-    now: FixedNow = field(compare=False)
 
     def after(self, at: datetime) -> datetime:
-        self.now.at = at
+        self.schedule.nowfun = lambda: at  # type: ignore[attr-defined]  # the stubs call it nowfunc
         return (at + self.schedule.remaining_estimate(at)).astimezone(UTC)
 
     def latest(self, first: datetime, now: datetime) -> datetime:
@@ -111,20 +101,18 @@ def every(count: int, period: str) -> RowSchedule:
 def crontab(
     minute: str, hour: str, day_of_month: str, month_of_year: str, day_of_week: str, zone: str
 ) -> RowSchedule:
-    now = FixedNow()
     try:
-        schedule: Any = schedules.crontab(minute, hour, day_of_week, day_of_month, month_of_year, nowfun=now)
+        schedule: Any = schedules.crontab(minute, hour, day_of_week, day_of_month, month_of_year)
         schedule.tz = ZoneInfo(zone)
     except (ValueError, KeyError, OSError, schedules.ParseException) as error:
         raise Unservable(f"its crontab cannot be read: {error}") from error
-    return CelerySchedule(schedule, now)
+    return CelerySchedule(schedule)
 
 
 @lru_cache(maxsize=1024)
 def solar(event: Any, latitude: float, longitude: float) -> RowSchedule:
-    now = FixedNow()
     try:
-        return CelerySchedule(schedules.solar(event, latitude, longitude, nowfun=now), now)
+        return CelerySchedule(schedules.solar(event, latitude, longitude))
     except (ImportError, ImproperlyConfigured) as error:
         raise Unservable(
             "solar schedules need the package ephem where the scheduler runs: pip install ephem"

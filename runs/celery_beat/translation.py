@@ -9,6 +9,7 @@ from typing import Any
 from celery import schedules
 from kombu.utils import json
 
+from jobs.errors import DomainError
 from jobs.models import DEFAULT_PRIORITY
 from jobs.schedules import BadSchedule
 from jobs.schedules.cron.expression import compile_expression
@@ -23,7 +24,7 @@ MAX_PRIORITY, PRIORITY_STEP = 10, 50
 TAG = {"imported-from": "celery-beat"}
 
 
-class NotImportable(Exception):
+class NotImportable(DomainError):
     """The row stays as it is; the message says why and what helps."""
 
 
@@ -65,8 +66,7 @@ def translate(row: Json, task: Task, now: datetime, wanted: ImportOptions) -> Tr
 
 
 def _lost(row: Json) -> Iterable[str]:
-    if row["queue"] or row["exchange"] or row["routing_key"]:
-        names = [name for name in ("queue", "exchange", "routing_key") if row[name]]
+    if names := [name for name in ("queue", "exchange", "routing_key") if row[name]]:
         yield f"{' and '.join(names)} are not kept: the pool decides which workers run it"
     if _json(row, "headers"):
         yield "headers are not kept: a run's task sees those of the platform"

@@ -18,7 +18,7 @@ import psycopg
 
 from jobs.errors import Conflict, Missing
 from jobs.models import JobVersion
-from jobs.validation.checks import Json, abbreviate, expect_object, invalid, refuse_unknown
+from jobs.validation.checks import Json, abbreviate, expect_object, invalid
 from runs import history
 from runs.events import CallbacksMissed, emit
 from runs.ledger.local import LocalLedger
@@ -76,8 +76,7 @@ def complete(run: UUID, token: str, data: object) -> Json:
 
 
 def read_content(data: object) -> Content:
-    given = expect_object(data, "")
-    refuse_unknown(given, ("outcome", "result", "error", "retry_after"), "")
+    given = expect_object(data, "", ("outcome", "result", "error", "retry_after"))
     if given.get("outcome") not in OUTCOMES:
         said = abbreviate(given.get("outcome"))
         raise invalid("outcome", f"{said} is not an outcome", f"one of {', '.join(OUTCOMES)}")
@@ -118,8 +117,7 @@ def _read_error(value: object) -> tuple[str, str, str]:
     """Read a text, or an object with class, type and message."""
     if value is None or isinstance(value, str):
         value = {"message": value or "The target reported that it failed."}
-    given = expect_object(value, "error")
-    refuse_unknown(given, ("class", "type", "message"), "error")
+    given = expect_object(value, "error", ("class", "type", "message"))
     error_class = given.get("class", outcomes.TRANSIENT)
     if error_class not in CLASSES:
         hint = f"one of {', '.join(CLASSES)}"

@@ -7,11 +7,10 @@ scheduler that is killed leaves nothing half done; two that work on one redrive 
 import logging
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import NamedTuple
 from uuid import UUID
 
 import psycopg
-from django.db import DatabaseError, IntegrityError, InterfaceError, OperationalError, connection, transaction
+from django.db import DatabaseError, InterfaceError, OperationalError, transaction
 
 from auditlog.actions import Action
 from auditlog.context import acting_as, current_actor
@@ -20,6 +19,7 @@ from auditlog.record import record
 from jobs.clock import database_now
 from jobs.errors import Conflict, Missing
 from jobs.models import Tenant
+from jobs.services.locking import limit_waiting
 from jobs.validation.checks import Json, whole_number
 from jobs.validation.instants import as_text
 from runs.models import DeadLetter, DeadLetterDecision, Redrive, RedriveState
@@ -62,22 +62,19 @@ def start(
     """Start to run again what has died of a group by now; what dies later waits on the desk."""
     pace = whole_number(per_minute, "per_minute", 1, MAX_PACE)
     checked = read_input(tenant, given)
-    waiting = DeadLetter.objects.filter(tenant=tenant, fingerprint=fingerprint)
-    if not waiting.filter(decision=DeadLetterDecision.OPEN).exists():
+    group = {"tenant": tenant, "fingerprint": fingerprint}
+    if not DeadLetter.objects.filter(**group, decision=DeadLetterDecision.OPEN).exists():
         raise Missing(f"there is no open group {fingerprint[:40]}")
-    redrive = Redrive(tenant=tenant, fingerprint=fingerprint, per_minute=pace, input=checked, reason=reason)
-    redrive.requested_by = current_actor().name[:200]
-    redrive.created_at = redrive.next_at = database_now()
-    try:
-        with transaction.atomic():
-            redrive.save(force_insert=True)
-    except IntegrityError as error:
-        if "redrive_once_per_group" not in str(error):
-            raise
-        other = Redrive.objects.get(tenant=tenant, fingerprint=fingerprint, state=RedriveState.WORKING)
-        wrong = f"{other.requested_by or 'somebody'} redrives it already, {other.per_minute} a minute"
-        hint, link = "stop that redrive to start another", f"/api/v1/redrives/{other.pk}"
-        raise RedriveUnderWay(wrong, hint=hint, link=link) from None
+    now, by = database_now(), current_actor().name[:200]
+    values = {"per_minute": pace, "input": checked, "reason": reason, "requested_by": by}
+    # Of two who start at once the key lets one insert; the other finds that one's.
+    redrive, new = Redrive.objects.get_or_create(
+        **group, state=RedriveState.WORKING, defaults={**values, "created_at": now, "next_at": now}
+    )
+    if not new:
+        wrong = f"{redrive.requested_by or 'somebody'} redrives it already, {redrive.per_minute} a minute"
+        hint, link = "stop that redrive to start another", f"/api/v1/redrives/{redrive.pk}"
+        raise RedriveUnderWay(wrong, hint=hint, link=link)
     redrive.refresh_from_db()
     record(Action.REDRIVE_STARTED, redrive, after=audit_snapshot(redrive), reason=reason)
     return redrive
@@ -106,8 +103,7 @@ def work_off() -> int:
 def _step(identity: UUID) -> int:
     try:
         with transaction.atomic():
-            with connection.cursor() as cursor:
-                cursor.execute(f"SET LOCAL lock_timeout = '{MAX_WAIT}'")
+            limit_waiting(MAX_WAIT)
             return step(identity)
     except InterfaceError:
         raise
@@ -125,10 +121,10 @@ def step(identity: UUID) -> int:
     now = database_now()
     if redrive is None or redrive.next_at > now:
         return 0
-    going = allowed(redrive.next_at, now, redrive.per_minute)
-    letters, more_may_come = _letters_still_to_come(redrive, going.number, now)
+    number, next_at = allowed(redrive.next_at, now, redrive.per_minute)
+    letters, more_may_come = _letters_still_to_come(redrive, number, now)
     if letters:
-        return _run_again(redrive, letters, going.next_at)
+        return _run_again(redrive, letters, next_at)
     if more_may_come:
         redrive.next_at = now + timedelta(seconds=LOOK_AGAIN_SECONDS)
         redrive.save(update_fields=["next_at"])
@@ -151,17 +147,12 @@ def _run_again(redrive: Redrive, letters: Sequence[tuple[UUID, datetime]], next_
     return len(done.runs)
 
 
-class Allowed(NamedTuple):
-    number: int
-    next_at: datetime
-
-
-def allowed(next_at: datetime, now: datetime, per_minute: int) -> Allowed:
+def allowed(next_at: datetime, now: datetime, per_minute: int) -> tuple[int, datetime]:
     """Return how many may go by now, and when the next one may."""
     interval = timedelta(minutes=1) / per_minute
     since = max(next_at, now - timedelta(seconds=BURST_SECONDS))
     count = min(MAX_AT_ONCE, 1 + (now - since) // interval)
-    return Allowed(count, since + count * interval)
+    return count, since + count * interval
 
 
 def _letters_still_to_come(

@@ -21,7 +21,7 @@ from jobs.services.definition import create_job
 from jobs.services.locking import lock
 from jobs.services.status import cancel_job
 from jobs.validation import instants
-from jobs.validation.checks import Json, abbreviate, expect_object, invalid, refuse_unknown
+from jobs.validation.checks import Json, abbreviate, expect_object, invalid
 from jobs.validation.rows import first_or_missing
 from runs import history
 from runs.services import runs as services
@@ -42,8 +42,7 @@ def request_run(tenant: Tenant, pool: Pool, data: object, *, of_key: bool = Fals
 
     `of_key`: the request comes with a worker's key.
     """
-    given = expect_object(data, "")
-    refuse_unknown(given, FIELDS, "")
+    given = expect_object(data, "", FIELDS)
     spec, key = expect_object(given.get("spec"), "spec"), given.get("key")
     if not isinstance(key, str) or not 1 <= len(key) <= MAX_KEY_LENGTH or not key.isprintable():
         hint = f"1 to {MAX_KEY_LENGTH} printable characters"

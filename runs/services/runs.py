@@ -51,7 +51,7 @@ def read_input(tenant: Tenant, given: object) -> Json | None:
 def run_now(job: Job, given: object = None, *, request: bytes = b"", reason: str = "") -> Run:
     """Make one more run of the present version. `request` distinguishes requests of one millisecond."""
     given = read_input(job.tenant, given)
-    run = _insert(job, lock_job(job.pk), Trigger.MANUAL, given, request)
+    run = insert_run(job, lock_job(job.pk), Trigger.MANUAL, given, request)
     record(Action.RUN_REQUESTED, run, after=audit_snapshot(run), reason=reason)
     return run
 
@@ -89,7 +89,7 @@ def retry_run(run: Run, *, request: bytes = b"", reason: str = "") -> Run:
     if live is not None:
         return _end_backoff(run, live, reason)
     finished = _read(run.pk)
-    retry = insert_again(finished, locked, Trigger.RETRY, finished.input, request)
+    retry = insert_run(finished.job, locked, Trigger.RETRY, finished.input, request, finished)
     _leave_desk(finished, retry, reason)
     after = {**audit_snapshot(retry), "retry_of": str(finished.pk)}
     record(Action.RUN_RETRIED, retry, after=after, reason=reason)
@@ -124,13 +124,6 @@ def _end_backoff(run: Run, live: dict[str, Any], reason: str) -> Run:
     return _read(run.pk)
 
 
-def insert_again(
-    finished: Run, locked: dict[str, Any], trigger: Trigger, given: object, request: bytes = b""
-) -> Run:
-    """Make a new run of the same version and planned time that points to the finished one. Its job is locked."""
-    return _insert(finished.job, locked, trigger, given, request, finished)
-
-
 def _leave_desk(finished: Run, retry: Run, reason: str) -> None:
     """Take a dead run off the desk that is tried again by hand: it needs no other decision."""
     DeadLetter.objects.filter(pk=finished.pk, decision=DeadLetterDecision.OPEN).update(
@@ -163,9 +156,15 @@ def _lock_run(run: Run) -> dict[str, Any] | None:
     return next(iter(fetch("lock_live_run", id=run.pk)), None)
 
 
-def _insert(
-    job: Job, locked: Json, trigger: Trigger, given: object, request: bytes, finished: Run | None = None
+def insert_run(
+    job: Job,
+    locked: Json,
+    trigger: Trigger,
+    given: object,
+    request: bytes = b"",
+    finished: Run | None = None,
 ) -> Run:
+    """Make a run of a locked job, or of a finished run: of its version and planned time, and points to it."""
     version = finished.version if finished else locked["version"]
     pool_id = finished.pool_id if finished else locked["pool_id"]
     ids = {"job_id": job.pk, "version": version, "tenant_id": job.tenant_id, "pool_id": pool_id}

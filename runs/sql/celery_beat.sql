@@ -31,38 +31,41 @@ CREATE INDEX IF NOT EXISTS celery_firing_open_idx ON beatkeeper_celery_firing (t
     WHERE state IN ('claimed', 'publishing');
 CREATE INDEX IF NOT EXISTS celery_firing_planned_idx ON beatkeeper_celery_firing (planned_at DESC);
 
--- name: celery_prints
--- A few numbers that differ after any change of the tasks of these slices, and words that do so for any schedule: a new
--- row version has a higher xmin, and a row that takes another's place another id. An edit needs no notice.
-SELECT tasks.*, every.print || cron.print || solar.print || clocked.print
-FROM (SELECT count(*), coalesce(sum(id), 0), coalesce(sum(id * xmin::text::bigint), 0)
-      FROM django_celery_beat_periodictask WHERE id %% 16 = ANY (%(slices)s)) tasks,
-     (SELECT ROW(count(*), sum(id), sum(id * xmin::text::bigint))::text AS print
-      FROM django_celery_beat_intervalschedule) every,
-     (SELECT ROW(count(*), sum(id), sum(id * xmin::text::bigint))::text AS print
-      FROM django_celery_beat_crontabschedule) cron,
-     (SELECT ROW(count(*), sum(id), sum(id * xmin::text::bigint))::text AS print
-      FROM django_celery_beat_solarschedule) solar,
-     (SELECT ROW(count(*), sum(id), sum(id * xmin::text::bigint))::text AS print
-      FROM django_celery_beat_clockedschedule) clocked;
+-- fragment: print_of(schedules)
+(SELECT ROW(count(*), sum(id), sum(id * xmin::text::bigint))::text AS print FROM django_celery_beat_{{schedules}})
 
--- name: celery_versions
-SELECT id, xmin::text::bigint FROM django_celery_beat_periodictask WHERE id %% 16 = ANY (%(slices)s);
-
--- name: celery_tasks
+-- fragment: task_columns
 -- A last run that is to come, as clocks and zones get it wrong, counts as now: its row would be silent until then.
-SELECT task.id, task.xmin::text::bigint AS version, task.name, task.enabled, task.one_off, task.total_run_count,
+task.id, task.xmin::text::bigint AS version, task.name, task.enabled, task.one_off, task.total_run_count,
        CASE WHEN task.last_run_at > statement_timestamp() THEN statement_timestamp() ELSE task.last_run_at END AS last_run_at,
        task.date_changed, task.start_time, task.expires,
        every, period, minute, hour, day_of_month, month_of_year, day_of_week, cron.timezone::text AS timezone,
        event, latitude, longitude, clocked_time
+
+-- fragment: tasks_with_schedules
 FROM django_celery_beat_periodictask task
 LEFT JOIN django_celery_beat_intervalschedule period ON period.id = task.interval_id
 LEFT JOIN django_celery_beat_crontabschedule cron ON cron.id = task.crontab_id
 LEFT JOIN django_celery_beat_solarschedule solar ON solar.id = task.solar_id
 LEFT JOIN django_celery_beat_clockedschedule clocked ON clocked.id = task.clocked_id
 WHERE task.id = ANY (%(tasks)s)
-ORDER BY task.id;
+ORDER BY task.id
+
+-- name: celery_prints
+-- A few numbers that differ after any change of the tasks of these slices, and words that do so for any schedule: a new
+-- row version has a higher xmin, and a row that takes another's place another id. An edit needs no notice.
+SELECT tasks.*, every.print || cron.print || solar.print || clocked.print
+FROM (SELECT count(*), coalesce(sum(id), 0), coalesce(sum(id * xmin::text::bigint), 0)
+      FROM django_celery_beat_periodictask WHERE id %% 16 = ANY (%(slices)s)) tasks,
+     {{print_of(intervalschedule)}} every, {{print_of(crontabschedule)}} cron,
+     {{print_of(solarschedule)}} solar, {{print_of(clockedschedule)}} clocked;
+
+-- name: celery_versions
+SELECT id, xmin::text::bigint FROM django_celery_beat_periodictask WHERE id %% 16 = ANY (%(slices)s);
+
+-- name: celery_tasks
+SELECT {{task_columns}}
+{{tasks_with_schedules}};
 
 -- name: claim_firings
 -- Only of tasks that are as they were read; one that somebody is editing is left to the next pass. The task moves on
@@ -114,7 +117,7 @@ SET enabled = false, last_run_at = NULL, date_changed = clock_timestamp(),
     total_run_count = CASE WHEN one_off THEN 0 ELSE total_run_count END
 FROM held
 WHERE task.id = held.task_id
-RETURNING task.id, task.xmin::text::bigint;
+RETURNING task.id, task.xmin::text::bigint, task.enabled, task.last_run_at, task.total_run_count, NULL::bigint;
 
 -- name: open_firings
 -- Those of these slices that are not settled, oldest first, and whether this scheduler's session has them in hand.
@@ -181,20 +184,10 @@ DELETE FROM beatkeeper_celery_firing WHERE id IN (
 );
 
 -- name: rows_to_import
--- Whole rows, as they are at this moment; a last run that is to come as celery_tasks has it.
-SELECT task.id, task.xmin::text::bigint AS version, task.name, task.task, task.args, task.kwargs, task.queue,
-       task.exchange, task.routing_key, task.priority, task.headers, task.expire_seconds, task.description,
-       task.enabled, task.one_off, task.total_run_count, task.date_changed, task.start_time,
-       CASE WHEN task.last_run_at > statement_timestamp() THEN statement_timestamp() ELSE task.last_run_at END AS last_run_at,
-       task.expires, every, period, minute, hour, day_of_month, month_of_year, day_of_week,
-       cron.timezone::text AS timezone, event, latitude, longitude, clocked_time
-FROM django_celery_beat_periodictask task
-LEFT JOIN django_celery_beat_intervalschedule period ON period.id = task.interval_id
-LEFT JOIN django_celery_beat_crontabschedule cron ON cron.id = task.crontab_id
-LEFT JOIN django_celery_beat_solarschedule solar ON solar.id = task.solar_id
-LEFT JOIN django_celery_beat_clockedschedule clocked ON clocked.id = task.clocked_id
-WHERE task.id = ANY (%(tasks)s)
-ORDER BY task.id;
+-- Whole rows, as they are at this moment.
+SELECT {{task_columns}}, task.task, task.args, task.kwargs, task.queue, task.exchange, task.routing_key,
+       task.priority, task.headers, task.expire_seconds, task.description
+{{tasks_with_schedules}};
 
 -- name: all_rows
 SELECT id FROM django_celery_beat_periodictask ORDER BY id;
@@ -203,16 +196,10 @@ SELECT id FROM django_celery_beat_periodictask ORDER BY id;
 -- Until the transaction ends no scheduler claims it.
 SELECT id FROM django_celery_beat_periodictask WHERE id = %(task)s FOR UPDATE;
 
--- name: switch_off_rows
--- As the row's own model does; whoever looks for a change by DatabaseScheduler's own mark finds one.
+-- name: switch_row
+-- On or off, as the row's own model does; whoever looks for a change by DatabaseScheduler's own mark finds one. Switched
+-- on it goes on from the given last run: what its job has run meanwhile does not run again.
 WITH reported AS (UPDATE django_celery_beat_periodictasks SET last_update = clock_timestamp())
 UPDATE django_celery_beat_periodictask
-SET enabled = false, last_run_at = NULL, date_changed = clock_timestamp()
-WHERE id = ANY (%(tasks)s) AND enabled;
-
--- name: switch_on_row
--- From this run on; what its job has run meanwhile does not run again.
-WITH reported AS (UPDATE django_celery_beat_periodictasks SET last_update = clock_timestamp())
-UPDATE django_celery_beat_periodictask
-SET enabled = true, last_run_at = %(last_run_at)s, date_changed = clock_timestamp()
-WHERE id = %(task)s AND NOT enabled;
+SET enabled = %(enabled)s, last_run_at = %(last_run_at)s, date_changed = clock_timestamp()
+WHERE id = %(task)s AND enabled <> %(enabled)s;

@@ -70,9 +70,8 @@ class Command(BaseCommand):
                     self._report(importer.Undo(tenant, rows, options["dry_run"]).run())
                 else:
                     dry_run, off = not options["apply"], options["disable_imported"]
-                    self._report(
-                        importer.Import(tenant, wanted, rows, dry_run, off).run(), hint_if_dry=dry_run
-                    )
+                    results = importer.Import(tenant, wanted, rows, dry_run, off).run()
+                    self._report(results, hint_if_dry=dry_run)
                     if missing := importer.missing_exports(tenant, rows, wanted):
                         words = self.style.WARNING("The pool does not export, and so cannot run: ")
                         self.stdout.write(words + ", ".join(missing))

@@ -22,20 +22,13 @@ from django.conf import settings
 
 from runs.targets.command import bubblewrap
 from runs.targets.command import seccomp as call_filter
+from runs.targets.command.launcher import LIMITS
 from scheduler_project.sdk.logs.store import folder_of
 from scheduler_project.sdk.outcomes import PermanentError
 
 LAUNCHER = str(Path(__file__).with_name("launcher.py"))
 PATH = "/usr/local/bin:/usr/bin:/bin"
 MEGABYTE = 1024 * 1024
-# The kernel's names of the limits, and the units it counts in.
-KERNEL_LIMITS = {
-    "cpu_seconds": ("cpu", 1),
-    "memory_mb": ("memory", MEGABYTE),
-    "open_files": ("files", 1),
-    "processes": ("processes", 1),
-    "file_size_mb": ("file_size", MEGABYTE),
-}
 NAMESPACE, SANDBOX, HERE = "namespace", "sandbox", "here"
 # For the launcher, as pairs: a name may come twice.
 Options = Sequence[tuple[str, str]]
@@ -44,28 +37,26 @@ OFFLINE = ("network", "0")
 
 
 def options(target: Mapping[str, Any], where: str) -> Options:
-    return [*limits(target, where), *own_folders(where), *network(target, where)]
+    found = [*limits(target, where), *network(target, where)]
+    if where != HERE:
+        # How large a /tmp it gets, and which folders are empty for it.
+        found.append(("tmp", str(settings.COMMAND_LIMITS["tmp_mb"] * MEGABYTE)))
+        found += [("hide", folder) for folder in not_for_commands(where)]
+    return found
 
 
 def limits(target: Mapping[str, Any], where: str) -> Options:
-    """Return the job's limits, none above the platform's."""
+    """Return the job's limits as the kernel counts them, none above the platform's."""
     own, most = target.get("limits") or {}, settings.COMMAND_LIMITS
     pairs = []
-    for name, (short, unit) in KERNEL_LIMITS.items():
+    for name in LIMITS:
         if name == "processes" and name not in own and where == HERE and os.geteuid() != 0:
             # The kernel counts those of the user, and this user is the worker.
             continue
         numbers = [number for number in (own.get(name), most.get(name)) if number]
-        pairs += [(short, str(min(numbers) * unit))] if numbers else []
+        unit = MEGABYTE if name.endswith("_mb") else 1
+        pairs += [(name, str(min(numbers) * unit))] if numbers else []
     return pairs
-
-
-def own_folders(where: str) -> Options:
-    """Return how large a /tmp it gets, and which folders are empty for it."""
-    if where == HERE:
-        return []
-    size = settings.COMMAND_LIMITS["tmp_mb"] * MEGABYTE
-    return [("tmp", str(size)), *(("hide", folder) for folder in not_for_commands(where))]
 
 
 def network(target: Mapping[str, Any], where: str) -> Options:
@@ -212,8 +203,6 @@ class Trial:
 
 
 in_namespace = Trial(NAMESPACE)
-
-
 in_sandbox, in_offline_sandbox = Trial(SANDBOX), Trial(SANDBOX, OFFLINE)
 
 

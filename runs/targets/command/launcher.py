@@ -15,10 +15,10 @@ Init is this program again, WHERE `inside`: it distinguishes a signal from the e
 
 WHERE `here`: the first process becomes the command, as nobody when it was root.
 
-The options are the platform's: `cpu memory files processes file_size`, limits as the kernel counts them; `tmp`, the
-bytes of its own /tmp; `hide`, a folder that is empty for it; `network=0`, it has none; `calls`, a program by which the
-kernel refuses some, in hexadecimal; for a sandbox `arguments`, an open file with those of bubblewrap (`bwrap`),
-`launcher`, where it finds this program, and `status`, where init writes the status.
+The options are the platform's: the names of LIMITS, each as the kernel counts it; `tmp`, the bytes of its own /tmp;
+`hide`, a folder that is empty for it; `network=0`, it has none; `calls`, a program by which the kernel refuses some, in
+hexadecimal; for a sandbox `arguments`, an open file with those of bubblewrap (`bwrap`), `launcher`, where it finds this
+program, and `status`, where init writes the status.
 """
 
 import ctypes
@@ -40,11 +40,11 @@ SECCOMP_MODE_FILTER, SIZE_OF_STEP = 2, 8
 CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWPID, CLONE_NEWNET = 0x20000, 0x8000000, 0x20000000, 0x40000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_PRIVATE = 1, 2, 4, 8, 0x4000, 0x40000
 LIMITS = {
-    "cpu": resource.RLIMIT_CPU,
-    "memory": resource.RLIMIT_AS,
-    "files": resource.RLIMIT_NOFILE,
+    "cpu_seconds": resource.RLIMIT_CPU,
+    "memory_mb": resource.RLIMIT_AS,
+    "open_files": resource.RLIMIT_NOFILE,
     "processes": resource.RLIMIT_NPROC,
-    "file_size": resource.RLIMIT_FSIZE,
+    "file_size_mb": resource.RLIMIT_FSIZE,
 }
 # Everybody may write there, so everybody could leave something there for somebody else.
 SHARED_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue", "/run/lock")  # noqa: S108
@@ -207,7 +207,7 @@ def limit(options: Options) -> None:
             most = resource.getrlimit(LIMITS[name])[1]
             number = int(value) if most == resource.RLIM_INFINITY else min(int(value), most)
             # It gets a second to log what it was doing when its time was over.
-            beyond = number + 1 if name == "cpu" and most == resource.RLIM_INFINITY else number
+            beyond = number + 1 if name == "cpu_seconds" and most == resource.RLIM_INFINITY else number
             resource.setrlimit(LIMITS[name], (number, beyond))
 
 

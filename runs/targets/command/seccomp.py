@@ -20,26 +20,17 @@ class Processor(NamedTuple):
     number: int
     socket: int
     socketpair: int
-    add_key: int
-    request_key: int
-    keyctl: int
-
-    @property
-    def keyrings(self) -> tuple[int, int, int]:
-        return self.add_key, self.request_key, self.keyctl
+    keyrings: tuple[int, int, int]
+    # The same for programs of 32 bits that it runs besides.
+    number_of_32_bits: int
+    keyrings_of_32_bits: tuple[int, int, int]
 
 
-# By what the kernel calls them.
+# By what the kernel calls them; the calls of keyrings are add_key, request_key and keyctl.
 PROCESSORS = {
-    "x86_64": Processor(0xC000003E, 41, 53, 248, 249, 250),
-    "aarch64": Processor(0xC00000B7, 198, 199, 217, 218, 219),
-    "riscv64": Processor(0xC00000F3, 198, 199, 217, 218, 219),
-}
-# The same for programs of 32 bits that it runs besides: its number, and those of the keyrings.
-OF_32_BITS = {
-    "x86_64": (0x40000003, (286, 287, 288)),
-    "aarch64": (0x40000028, (309, 310, 311)),
-    "riscv64": (0x400000F3, (217, 218, 219)),
+    "x86_64": Processor(0xC000003E, 41, 53, (248, 249, 250), 0x40000003, (286, 287, 288)),
+    "aarch64": Processor(0xC00000B7, 198, 199, (217, 218, 219), 0x40000028, (309, 310, 311)),
+    "riscv64": Processor(0xC00000F3, 198, 199, (217, 218, 219), 0x400000F3, (217, 218, 219)),
 }
 # The same on all of them.
 RINGS = (425, 426, 427)
@@ -82,10 +73,10 @@ def program(of_worker_s_user: bool, network: bool) -> bytes:
 
 def without_keyrings() -> bytes:
     """Return a program that refuses keyrings and leaves all else as it was, for 32-bit programs too."""
-    machine = platform.machine()
-    processor = PROCESSORS[machine]
+    processor = PROCESSORS[platform.machine()]
+    of_32_bits = (processor.number_of_32_bits, processor.keyrings_of_32_bits)
     steps = [_step(LOAD, PROCESSOR)]
-    for number, calls in ((processor.number, processor.keyrings), OF_32_BITS[machine]):
+    for number, calls in ((processor.number, processor.keyrings), of_32_bits):
         of_processor = [_step(LOAD, CALL), *_refused(IF_AT_LEAST, errno.ENOSYS, SECOND_NUMBERS)]
         of_processor += [*_refused(IF_EQUAL, errno.EPERM, *calls), _step(RETURN, ALLOW)]
         steps += [_step(IF_EQUAL, number, 0, len(of_processor)), *of_processor]

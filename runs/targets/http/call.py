@@ -39,7 +39,6 @@ HEADER_VALUE = re.compile(r"([!-~]([ \t!-~]*[!-~])?)?")
 AUTO_DETECTED = zlib.MAX_WBITS | 32
 # All that another host gets of the job.s headers: they hold no credentials.
 FOR_ANY_HOST = ("accept", "accept-language", "content-type", "user-agent")
-MOVED = (301, 302, 303, 307, 308)
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -62,32 +61,20 @@ class SignedCall:
         return plain
 
 
-@dataclass(frozen=True)
-class HttpAnswer:
-    status: int
-    reason: str
-    headers: httpx.Headers
-    text: str
-
-    @property
-    def location(self) -> str | None:
-        return self.headers.get("location") if self.status in MOVED else None
-
-
 def execute(attempt: TargetCall) -> dict[str, Any]:
     target = attempt.target
     call, most = first_call(attempt), int(target.get("redirects") or 0)
     ends_at = time.monotonic() + seconds_for(attempt)
-    answer = made(attempt, call, ends_at)
+    answer, text = made(attempt, call, ends_at)
     for _ in range(most):
-        if answer.location is None:
+        if not answer.has_redirect_location:
             break
-        call = redirected(call, answer.location, answer.status)
-        answer = made(attempt, call, ends_at)
+        call = redirected(call, answer.headers["location"], answer.status_code)
+        answer, text = made(attempt, call, ends_at)
     judge(answer, target.get("expect"), most)
-    if answer.status == ACCEPTED and (patience := patience_of(target)):
+    if answer.status_code == ACCEPTED and (patience := patience_of(target)):
         raise WaitForCallback(patience)
-    return result_of(answer, attempt)
+    return result_of(answer, text, attempt)
 
 
 def patience_of(target: Mapping[str, Any]) -> float:
@@ -180,22 +167,27 @@ def signing_keys(sign: Mapping[str, Any] | None) -> tuple[bytes, ...]:
     return tuple(keys)
 
 
-def made(attempt: TargetCall, call: SignedCall, ends_at: float) -> HttpAnswer:
-    """Make one request with a client of its own, which keeps neither cookies nor a connection for the next."""
+def made(attempt: TargetCall, call: SignedCall, ends_at: float) -> tuple[httpx.Response, str]:
+    """Make one request with a client of its own, which keeps neither cookies nor a connection for the next.
+
+    Return the response, which is closed, and the beginning of its body.
+    """
     began = time.monotonic()
     try:
         with client(attempt.claim.allowed_hosts, ends_at) as http:
-            with http.stream(call.method, call.url, headers=call.headers(), content=call.body or None) as got:
-                answer = HttpAnswer(got.status_code, got.reason_phrase, got.headers, beginning_of(got))
+            with http.stream(
+                call.method, call.url, headers=call.headers(), content=call.body or None
+            ) as answer:
+                text = beginning_of(answer)
     except (httpx.InvalidURL, httpx.LocalProtocolError, UnicodeError):
         # Their messages may quote what they refuse, and that may be a secret.
         raise PermanentError("The request cannot be sent: its URL, method or headers are not HTTP") from None
     took = time.monotonic() - began
-    said = f"{call.method} {without_secrets(call.url)} answered {answer.status} in {took:.3f} s"
+    said = f"{call.method} {without_secrets(call.url)} answered {answer.status_code} in {took:.3f} s"
     attempt.log.write("http", said)
-    if answer.text:
-        attempt.log.write("http", answer.text)
-    return answer
+    if text:
+        attempt.log.write("http", text)
+    return answer, text
 
 
 def redirected(call: SignedCall, location: str, status: int) -> SignedCall:
@@ -237,26 +229,26 @@ def for_stranger(call: SignedCall, before: str) -> SignedCall:
     return replace(call, given=given, ours=ours, keys=())
 
 
-def judge(answer: HttpAnswer, expected: Iterable[int] | None, most_redirects: int) -> None:
-    status = answer.status
+def judge(answer: httpx.Response, expected: Iterable[int] | None, most_redirects: int) -> None:
+    status = answer.status_code
     if status in expected if expected else 200 <= status < 300:
         return
     again = status in TRIED_AGAIN or status >= 500
-    line = f"The target answered {status} {answer.reason}".strip()
-    if answer.location is not None:
+    line = f"The target answered {status} {answer.reason_phrase}".strip()
+    if answer.has_redirect_location:
         line += f"; it redirects more than {most_redirects} times" if most_redirects else ""
         line += "" if most_redirects else "; redirects are not followed"
     wait = retry_after(answer.headers.get("retry-after")) if again else None
     raise TargetFailed(TRANSIENT if again else PERMANENT, f"HTTP {status}", line, retry_after=wait)
 
 
-def result_of(answer: HttpAnswer, attempt: TargetCall) -> dict[str, Any]:
+def result_of(answer: httpx.Response, text: str, attempt: TargetCall) -> dict[str, Any]:
     """Return the result, with a small JSON answer; anything else is in the log."""
-    result: dict[str, Any] = {"status": answer.status}
+    result: dict[str, Any] = {"status": answer.status_code}
     kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if len(answer.text) <= KEPT_ANSWER and (kind == "application/json" or kind.endswith("+json")):
+    if len(text) <= KEPT_ANSWER and (kind == "application/json" or kind.endswith("+json")):
         with suppress(ValueError, RecursionError):
-            result["answer"] = json.loads(attempt.log.masked(answer.text))
+            result["answer"] = json.loads(attempt.log.masked(text))
     return result
 
 

@@ -327,6 +327,18 @@ def test_one_that_was_stopped_while_it_marked_its_messages_sends_none_of_them(
     assert others.names == ["settle"] and notes.sent == []
 
 
+def test_a_firing_whose_row_was_deleted_is_refused(one: Scheduler, host: HostProject, notes: Notes) -> None:
+    add(host, "settle")
+    notes.before = Away()
+    one.passes(1)
+    assert [firing["state"] for firing in host.firings()] == ["claimed"]
+    host.rows("DELETE FROM django_celery_beat_periodictask")
+    notes.before = None
+    one.passes()
+    (firing,) = host.firings()
+    assert notes.sent == [] and firing["state"] == "refused" and "was deleted" in firing["error"]
+
+
 def test_two_share_the_rows_out_and_send_each_once(host: HostProject, notes: Notes) -> None:
     for number in range(40):
         add(host, f"settle {number}")

@@ -218,9 +218,9 @@ class TestGroupsOnTheirWay:
         self, late: float, per_minute: int, count: int, ahead: float
     ) -> None:
         at = now()
-        found = allowed(at - late * SECOND, at, per_minute)
-        assert found.number == count
-        assert (found.next_at - at).total_seconds() == pytest.approx(ahead, abs=0.01)
+        number, next_at = allowed(at - late * SECOND, at, per_minute)
+        assert number == count
+        assert (next_at - at).total_seconds() == pytest.approx(ahead, abs=0.01)
 
     def test_it_makes_the_runs_one_by_one_and_ends(self, tenant: Tenant, job: Job) -> None:
         dead = [make_dead(job, finished_at=now() - n * SECOND) for n in (3, 2, 1)]
@@ -319,4 +319,4 @@ class TestGroupsOnTheirWay:
 
 
 def refusing_everything() -> Any:
-    return patch("runs.services.dead_letters.services.insert_again", side_effect=JobNotRunnable("not now"))
+    return patch("runs.services.dead_letters.services.insert_run", side_effect=JobNotRunnable("not now"))

@@ -43,7 +43,9 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root writes to /
 
 Break = Callable[[Worker], None]
 libc = ctypes.CDLL(None, use_errno=True)
-CALLS = call_filter.PROCESSORS.get(platform.machine(), call_filter.Processor(0, 0, 0, 0, 0, 0))
+CALLS = call_filter.PROCESSORS.get(
+    platform.machine(), call_filter.Processor(0, 0, 0, (0, 0, 0), 0, (0, 0, 0))
+)
 JOIN_SESSION, SEARCH, READ, SESSION = 1, 10, 11, -3
 PR_SET_DUMPABLE, PR_SET_PTRACER, ANYBODY = 4, 0x59616D61, 2**64 - 1
 
@@ -142,15 +144,15 @@ def open_the_worker(_: Worker) -> None:
 
 def keep_a_key(_: Worker) -> None:
     """In a session of its own; a key is handed down to what is started there."""
-    assert libc.syscall(CALLS.keyctl, JOIN_SESSION, None) > 0
-    assert libc.syscall(CALLS.add_key, b"user", b"planted", SECRET.encode(), len(SECRET), SESSION) > 0
+    assert libc.syscall(CALLS.keyrings[2], JOIN_SESSION, None) > 0
+    assert libc.syscall(CALLS.keyrings[0], b"user", b"planted", SECRET.encode(), len(SECRET), SESSION) > 0
 
 
 READ_KEY = f"""
 import ctypes
 libc, text = ctypes.CDLL(None), ctypes.create_string_buffer(100)
-key = libc.syscall({CALLS.keyctl}, {SEARCH}, {SESSION}, b"user", b"planted", 0)
-libc.syscall({CALLS.keyctl}, {READ}, key, text, 100)
+key = libc.syscall({CALLS.keyrings[2]}, {SEARCH}, {SESSION}, b"user", b"planted", 0)
+libc.syscall({CALLS.keyrings[2]}, {READ}, key, text, 100)
 print(text.value.decode())
 """
 CONNECT = """
