@@ -11,7 +11,7 @@ from uuid import UUID, uuid4, uuid5
 import psycopg
 from psycopg.rows import namedtuple_row
 
-from runs.celery_beat.schedules import Fire, Task
+from runs.celery_beat.schedules import Disable, Fire, Task
 from runs.sql import SQL, Connection, array, change, instant, quoted, rows
 from runs.states import FiringState
 
@@ -30,14 +30,14 @@ def message_id(database: str, task: Task, planned_at: datetime) -> UUID:
 
 
 class MovedTask(NamedTuple):
-    """A task as a claim left it, or the end of its times."""
+    """A task as its claim left it."""
 
     task_id: int
     version: int
     enabled: bool
     last_run_at: datetime | None
     run_count: int
-    # None: this planned time had its firing already, or there is none.
+    # None: this planned time had its firing already, or the task was switched off.
     firing: int | None
 
 
@@ -53,21 +53,18 @@ class Firings:
     def __post_init__(self) -> None:
         self.database = self.connection.info.dbname
 
-    def claim(self, fires: Sequence[tuple[Task, Fire]]) -> list[MovedTask]:
-        """Claim those that are due and unchanged; the others were changed, or another scheduler has them."""
+    def claim(self, decisions: Sequence[tuple[Task, Fire | Disable]]) -> list[MovedTask]:
+        """Claim or switch off those that are unchanged; the others were changed, or another scheduler has them."""
         values = self._mine(
-            tasks=[task.id for task, _ in fires],
-            versions=[task.version for task, _ in fires],
-            planned=array((fire.planned_at for _, fire in fires), instant),
-            missed=array((fire.missed_since for _, fire in fires), instant),
-            messages=[message_id(self.database, task, fire.planned_at) for task, fire in fires],
+            tasks=[task.id for task, _ in decisions],
+            versions=[task.version for task, _ in decisions],
+            planned=array((one.planned_at for _, one in decisions), instant),
+            missed=array((one.missed_since for _, one in decisions), instant),
+            messages=[
+                one.planned_at and message_id(self.database, task, one.planned_at) for task, one in decisions
+            ],
         )
         return [MovedTask(*row) for row in rows(self.connection, "claim_firings", values)]
-
-    def disable(self, tasks: Sequence[Task]) -> list[MovedTask]:
-        """Switch off those that are unchanged, and return them."""
-        values = {"tasks": [task.id for task in tasks], "versions": [task.version for task in tasks]}
-        return [MovedTask(*row) for row in rows(self.connection, "disable_celery_tasks", values)]
 
     def open(self, slices: Iterable[int]) -> tuple[list[int], list[int]]:
         """Return this session's own open firings, and those of others whose slices are held here now."""

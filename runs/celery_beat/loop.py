@@ -7,9 +7,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from runs.celery_beat.due_tasks import SLICES, Tasks
-from runs.celery_beat.firings import GONE, MAX_TRIES, MAYBE_LOST, MAYBE_TWICE, Firings, MovedTask
+from runs.celery_beat.firings import GONE, MAX_TRIES, MAYBE_LOST, MAYBE_TWICE, Firings
 from runs.celery_beat.publisher import Away, CeleryPublisher, Undelivered, Unsendable
-from runs.celery_beat.schedules import Disable, Fire, Task, decide
+from runs.celery_beat.schedules import Disable, Fire, Task, Wait, decide
 from runs.celery_beat.source import Source, prepare
 from runs.scheduler.partitions.lock_session import CELERY, LockSession
 from runs.scheduler.partitions.share import SliceHolder
@@ -95,32 +95,24 @@ class CeleryBeatLoop(SliceHolder):
 
     def _claim(self, now: datetime) -> list[int]:
         """Claim what is due and return the firings to send now."""
-        fires, ends = list[tuple[Task, Fire]](), list[Task]()
+        decisions = list[tuple[Task, Fire | Disable]]()
         for task in self.tasks.due(now, MAX_CLAIMED):
             with self.tasks.refusing(task):
                 decision = decide(task, now, self.deadline)
-                if isinstance(decision, Fire):
-                    fires.append((task, decision))
-                elif isinstance(decision, Disable):
-                    ends.append(task)
+                if not isinstance(decision, Wait):
+                    decisions.append((task, decision))
                 elif decision.until is not None:
                     self.tasks.take(task, decision.until)
-        disabled = self.firings.disable(ends) if ends else []
-        claimed = self.firings.claim(fires) if fires else []
-        self._take([*ends, *(task for task, _ in fires)], [*disabled, *claimed], now)
-        return [done.firing for done in claimed if done.firing is not None]
-
-    def _take(self, tasks: Sequence[Task], moved: Sequence[MovedTask], now: datetime) -> None:
-        """Keep the tasks as they are now; the others were changed, or another session has their rows."""
-        found = {done.task_id: done for done in moved}
-        for task in tasks:
-            if (done := found.get(task.id)) is None:
+        claimed = {done.task_id: done for done in self.firings.claim(decisions)} if decisions else {}
+        for task, _ in decisions:
+            if (done := claimed.get(task.id)) is None:
                 self.tasks.later(task, now, AGAIN_SECONDS)
                 self._glanced_at = 0.0
                 continue
             task.version, task.enabled = done.version, done.enabled
             task.last_run_at, task.run_count = done.last_run_at, done.run_count
             self.tasks.take(task)
+        return [done.firing for done in claimed.values() if done.firing is not None]
 
     def _send(self, firings: Sequence[int]) -> bool:
         """Send firings and return whether all are settled; a few at a time, so that a crash leaves few in doubt."""

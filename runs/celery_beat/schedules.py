@@ -156,6 +156,9 @@ class Fire:
 class Disable:
     """The task has expired, or was to run once and has."""
 
+    planned_at: None = None
+    missed_since: None = None
+
 
 @dataclass(frozen=True)
 class Wait:

@@ -79,10 +79,13 @@ def of_application(app: Celery) -> Source:
     known = {option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()}
     parameters: dict[str, Any] = connection.get_connection_params()
     dsn = make_conninfo(**{name: value for name, value in parameters.items() if name in known})
+    unknown = os.environ.get("BEATKEEPER_CELERY_BEAT_UNKNOWN") or "resend"
+    if unknown not in ("resend", "drop"):
+        raise NotServable(f"BEATKEEPER_CELERY_BEAT_UNKNOWN={unknown!r} is not one of resend, drop")
     return Source(
         os.environ.get("BEATKEEPER_CELERY_BEAT_URL") or dsn,
         app,
-        resend=_resend(),
+        resend=unknown == "resend",
         keep_days=_keep_days(),
         write_entries=lambda: _write_entries(app),
     )
@@ -100,13 +103,6 @@ def _refuse_shifted_times(session_zone: str) -> None:
         "is from UTC. Stop it, take that setting out, which nothing else here needs, and put the times right, once: "
         f"{statement}; then start again"
     )
-
-
-def _resend() -> bool:
-    value = os.environ.get("BEATKEEPER_CELERY_BEAT_UNKNOWN") or "resend"
-    if value not in ("resend", "drop"):
-        raise NotServable(f"BEATKEEPER_CELERY_BEAT_UNKNOWN={value!r} is not one of resend, drop")
-    return value == "resend"
 
 
 def _keep_days() -> float:

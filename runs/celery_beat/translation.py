@@ -122,7 +122,11 @@ def _schedule(row: Json, task: Task, now: datetime, notes: list[str]) -> Json:
     if task.expires_at is not None and task.expires_at <= max(first, now):
         raise NotImportable(f"it expires at {as_text(task.expires_at)}, before it would run again")
     if isinstance(times, At) or task.one_off:
-        return _once(task, first, now)
+        if task.run_count > 0:
+            raise NotImportable("it was to run once, and has")
+        if first <= now:
+            raise NotImportable(f"it was to run once, at {as_text(first)}, which is past")
+        return {"at": as_text(first)}
     schedule: Json = {}
     if isinstance(times, Every):
         schedule = {"every": _seconds(times.length), "start": as_text(first)}
@@ -137,14 +141,6 @@ def _schedule(row: Json, task: Task, now: datetime, notes: list[str]) -> Json:
             f"it has been due since {as_text(first)} and nobody sent it: that time is not made up for"
         )
     return schedule
-
-
-def _once(task: Task, first: datetime, now: datetime) -> Json:
-    if task.run_count > 0:
-        raise NotImportable("it was to run once, and has")
-    if first <= now:
-        raise NotImportable(f"it was to run once, at {as_text(first)}, which is past")
-    return {"at": as_text(first)}
 
 
 def _seconds(length: timedelta) -> float:

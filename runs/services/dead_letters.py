@@ -168,12 +168,9 @@ def _undecided(letters: Mapping[UUID, DeadLetter], identity: UUID) -> DeadLetter
         hint = "its id is in the list of the group"
         raise NotDead(f"there is no dead run {identity}", field="runs", hint=hint)
     if letter.decision == DeadLetterDecision.REDRIVEN:
-        raise AlreadyDecided(
-            f"{letter.decided_by or 'somebody'} has redriven it as {letter.redriven_as}",
-            field="runs",
-            hint="look at that run; POST …/runs/{id}/retry makes another all the same",
-            link=f"/api/v1/runs/{letter.redriven_as}",
-        )
+        wrong = f"{letter.decided_by or 'somebody'} has redriven it as {letter.redriven_as}"
+        hint = "look at that run; POST …/runs/{id}/retry makes another all the same"
+        raise AlreadyDecided(wrong, field="runs", hint=hint, link=f"/api/v1/runs/{letter.redriven_as}")
     if letter.decision == DeadLetterDecision.DISMISSED:
         wrong = f"{letter.decided_by or 'somebody'} has dismissed it: {letter.note or 'without a note'}"
         hint = "POST …/runs/{id}/retry runs it all the same"

@@ -51,10 +51,7 @@ class Obstacle(NamedTuple):
 
 def obstacles_of_job(job: Job, now: datetime) -> Iterator[Obstacle]:
     """Name all obstacles of a job, the widest first."""
-    yield from _suspensions(job, now)
-    yield from _queue(job.pool_id, job.tenant_id)
-    yield from _target(job, job.spec)
-    yield from _breaker(job)
+    yield from _common(job, job.spec, job.pool_id, now)
     yield from _status(job)
     yield from _runs(job)
 
@@ -66,10 +63,7 @@ def obstacles_of_run(run: Run, now: datetime) -> Iterator[Obstacle]:
         return
     if words := live.describe_reason():
         yield Obstacle(ObstacleCode(live.state), words, unblocked_by=unblocked_by(live.reason))
-    yield from _suspensions(run.job, now)
-    yield from _queue(live.pool_id, live.tenant_id)
-    yield from _target(run.job, run.job.versions.get(version=live.version))
-    yield from _breaker(run.job)
+    yield from _common(run.job, run.job.versions.get(version=live.version), live.pool_id, now)
 
 
 def waiting_spans(job: Job) -> list[MissedSpan]:
@@ -82,7 +76,8 @@ def unblocked_by(reason: str) -> str:
     return Reason(code).unblocked_by if code in Reason.values else ""
 
 
-def _suspensions(job: Job, now: datetime) -> Iterator[Obstacle]:
+def _common(job: Job, version: JobVersion, pool_id: int, now: datetime) -> Iterator[Obstacle]:
+    """Name what keeps all runs of a version in a pool: suspensions, the queue, the target, the breaker."""
     for suspension in suspensions_of(job, now):
         end = f" until {as_text(suspension.over_at)}" if suspension.over_at else ""
         note = f": {suspension.note}" if suspension.note else ""
@@ -93,21 +88,12 @@ def _suspensions(job: Job, now: datetime) -> Iterator[Obstacle]:
             "its end, or lifting it" if suspension.over_at else "lifting it",
             Suspension(pk=suspension.id),
         )
-
-
-def _queue(pool_id: int, tenant_id: int) -> Iterator[Obstacle]:
-    queues = Queue.objects.filter(pool=pool_id, tenant=tenant_id).select_related("pool")
+    queues = Queue.objects.filter(pool=pool_id, tenant=job.tenant_id).select_related("pool")
     if queue := queues.exclude(reason="").first():
         detail = f"your queue in the pool {queue.pool.slug} cannot go: {describe(queue.reason)}"
         yield Obstacle(ObstacleCode.QUEUE, detail, unblocked_by=unblocked_by(queue.reason), subject=queue)
-
-
-def _target(job: Job, spec: JobVersion) -> Iterator[Obstacle]:
-    if unknown := availability.warning(spec.target, job.pool, job.tenant):
+    if unknown := availability.warning(version.target, job.pool, job.tenant):
         yield Obstacle(ObstacleCode.TARGET, unknown, unblocked_by=Reason.UNKNOWN_TARGET.unblocked_by)
-
-
-def _breaker(job: Job) -> Iterator[Obstacle]:
     breaker = breakers.breaker_of(job)
     if breaker is not None and (words := breakers.describe(breaker)):
         link = f"/api/v1/jobs/{job.pk}/breaker"

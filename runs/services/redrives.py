@@ -40,7 +40,6 @@ LOOK_AGAIN_SECONDS = 1
 # For transactions that may leave letters which had died by the request.
 MAX_LATE = timedelta(minutes=10)
 NOWHERE = UUID(int=0)
-FRONT = (EPOCH, NOWHERE)
 
 
 class RedriveUnderWay(Conflict):
@@ -159,23 +158,22 @@ def _letters_still_to_come(
     redrive: Redrive, most: int, now: datetime
 ) -> tuple[list[tuple[UUID, datetime]], bool]:
     """Return the next letters and, where there are none, whether some may still come."""
-    if letters := _letters_after(redrive, _come_to(redrive), most):
+    if letters := _next_letters(redrive, most):
         return letters, True
     # Runs that died before the request may have letters that are not committed yet, behind the cursor. Asked before the
     # last look, which then sees all that they have left: from the front, because who died earlier may have been
     # committed later. The row itself stays where it has come to.
     late = now > redrive.created_at + MAX_LATE
     more_may_come = not late and fetch("others_are_dying", until=redrive.created_at)[0]["exists"]
-    return _letters_after(redrive, FRONT, most), more_may_come
+    return _next_letters(redrive, most, from_front=True), more_may_come
 
 
-def _come_to(redrive: Redrive) -> tuple[datetime, UUID]:
-    return redrive.cursor_at or EPOCH, redrive.cursor or NOWHERE
-
-
-def _letters_after(redrive: Redrive, after: tuple[datetime, UUID], most: int) -> list[tuple[UUID, datetime]]:
+def _next_letters(redrive: Redrive, most: int, *, from_front: bool = False) -> list[tuple[UUID, datetime]]:
+    """Return the letters behind the one that the redrive has come to, or from the front."""
+    cursor_at, cursor = (None, None) if from_front else (redrive.cursor_at, redrive.cursor)
     group = {"redrive": redrive.pk, "tenant": redrive.tenant_id, "fingerprint": redrive.fingerprint}
-    bounds = {"cursor_at": after[0], "cursor": after[1], "until": redrive.created_at, "most": most}
+    bounds = {"cursor_at": cursor_at or EPOCH, "cursor": cursor or NOWHERE}
+    bounds |= {"until": redrive.created_at, "most": most}
     found = fetch("letters_after", **group, **bounds)
     return [(row["run_id"], row["died_at"]) for row in found]
 
@@ -189,7 +187,7 @@ def left(redrive: Redrive) -> int:
     """Count the letters that are left, up to a bound."""
     if redrive.state != RedriveState.WORKING:
         return 0
-    return len(_letters_after(redrive, _come_to(redrive), dead_letters.MAX_COUNTED))
+    return len(_next_letters(redrive, dead_letters.MAX_COUNTED))
 
 
 def audit_snapshot(redrive: Redrive) -> Json:

@@ -165,26 +165,22 @@ def insert_run(
     finished: Run | None = None,
 ) -> Run:
     """Make a run of a locked job, or of a finished run: of its version and planned time, and points to it."""
-    version = finished.version if finished else locked["version"]
-    pool_id = finished.pool_id if finished else locked["pool_id"]
-    ids = {"job_id": job.pk, "version": version, "tenant_id": job.tenant_id, "pool_id": pool_id}
-    [spec] = fetch("spec_for_run", **ids)
-    _check_permitted(spec)
     now = database_now()
+    values = {**locked, "job_id": job.pk, "tenant_id": job.tenant_id, "planned_at": now, "retry_of": None}
+    if finished is not None:
+        values |= {"version": finished.version, "pool_id": finished.pool_id}
+        values |= {"planned_at": finished.planned_at, "retry_of": finished.pk}
+    [spec] = fetch("spec_for_run", **values)
+    _check_permitted(spec)
     identity = created_run_id(now, request or uuid4().bytes)
-    values = {
-        **ids,
+    values |= {
+        **spec,
         "id": identity,
         "trigger": trigger.value,
-        "planned_at": finished.planned_at if finished else now,
         "now": now,
-        "priority": locked["priority"],
         "rank": rank(now, locked["priority"]),
         "input": None if given is None else Jsonb(given),
-        "retry_of": finished.pk if finished else None,
         "requested_by": current_actor().name[:200],
-        "target_key": spec["target_key"],
-        "gated": spec["gated"],
     }
     if not fetch("insert_requested_run", **values):
         raise RunIdTaken

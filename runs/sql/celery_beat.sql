@@ -71,6 +71,7 @@ SELECT {{task_columns}}
 -- Only of tasks that are as they were read; one that somebody is editing is left to the next pass. The task moves on
 -- and its firing is there, or neither. A planned time that has its firing already gets no other. date_changed moves
 -- too, as under DatabaseScheduler: whoever takes last_run_at away counts from there, and not from before this firing.
+-- Without a planned time the task is switched off, as its own model does it.
 WITH wanted AS (
     SELECT * FROM unnest(%(tasks)s::bigint[], %(versions)s::bigint[], %(planned)s::timestamptz[],
                          %(missed)s::timestamptz[], %(messages)s::uuid[])
@@ -78,7 +79,7 @@ WITH wanted AS (
 ), held AS MATERIALIZED (
     -- What has none of the other schedules is clocked: one that is not said to be one_off has no second time either.
     SELECT wanted.*, task.name, task.task,
-           one_off OR coalesce(interval_id, crontab_id, solar_id) IS NULL AS is_over
+           planned_at IS NULL OR one_off OR coalesce(interval_id, crontab_id, solar_id) IS NULL AS is_over
     FROM django_celery_beat_periodictask task
     JOIN wanted ON wanted.task_id = task.id AND wanted.version = task.xmin::text::bigint
     WHERE task.enabled
@@ -87,6 +88,7 @@ WITH wanted AS (
 ), born AS (
     INSERT INTO beatkeeper_celery_firing (task_id, name, task, planned_at, missed_since, message_id, owner, scheduler)
     SELECT task_id, name, task, planned_at, missed_since, message_id, %(owner)s, %(scheduler)s FROM held
+    WHERE planned_at IS NOT NULL
     ON CONFLICT (task_id, planned_at) DO NOTHING
     RETURNING id, task_id
 ), moved AS (
@@ -101,23 +103,6 @@ WITH wanted AS (
 )
 SELECT moved.id, moved.version, moved.enabled, moved.last_run_at, moved.total_run_count, born.id
 FROM moved LEFT JOIN born ON born.task_id = moved.id;
-
--- name: disable_celery_tasks
--- As the task's own model does when it is switched off.
-WITH wanted AS (
-    SELECT * FROM unnest(%(tasks)s::bigint[], %(versions)s::bigint[]) AS wanted (task_id, version)
-), held AS MATERIALIZED (
-    SELECT wanted.task_id FROM django_celery_beat_periodictask task
-    JOIN wanted ON wanted.task_id = task.id AND wanted.version = task.xmin::text::bigint
-    ORDER BY task.id
-    FOR UPDATE OF task SKIP LOCKED
-)
-UPDATE django_celery_beat_periodictask task
-SET enabled = false, last_run_at = NULL, date_changed = clock_timestamp(),
-    total_run_count = CASE WHEN one_off THEN 0 ELSE total_run_count END
-FROM held
-WHERE task.id = held.task_id
-RETURNING task.id, task.xmin::text::bigint, task.enabled, task.last_run_at, task.total_run_count, NULL::bigint;
 
 -- name: open_firings
 -- Those of these slices that are not settled, oldest first, and whether this scheduler's session has them in hand.

@@ -74,10 +74,9 @@ def network(target: Mapping[str, Any], where: str) -> Options:
             raise PermanentError(f"This worker cannot keep a command off the network: {why_not}")
         return [OFFLINE, ("calls", call_filter.program(of_worker_s_user=False, network=False).hex())]
     if not in_offline_sandbox.succeeds():
-        raise PermanentError(
-            f"This worker cannot keep a command off the network; bubblewrap says: {in_offline_sandbox.why_not}."
-            f" Right would be: {bubblewrap.what_to_do(in_offline_sandbox.why_not)}"
-        )
+        said = in_offline_sandbox.why_not
+        wrong = f"This worker cannot keep a command off the network; bubblewrap says: {said}."
+        raise PermanentError(f"{wrong} Right would be: {bubblewrap.what_to_do(said)}")
     return [OFFLINE]
 
 
@@ -212,13 +211,9 @@ def started(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Start the command, and kill its whole process group at the end, whatever happens."""
     where = where_to_run()
-    process = launch(argv, env, where, options(target, where))
-    try:
-        yield process
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        for pipe in (process.stdout, process.stderr):
-            if pipe is not None:
-                pipe.close()
+    with launch(argv, env, where, options(target, where)) as process:
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)

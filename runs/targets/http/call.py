@@ -21,8 +21,7 @@ from django.conf import settings
 
 from jobs.spec.targets.http import MAX_TIMEOUT, METHODS, MIN_TIMEOUT, is_connection_header, is_platform_header
 from jobs.validation import durations
-from runs.targets.http.signature import HEADER as SIGNATURE
-from runs.targets.http.signature import MAX_KEYS, keys_in, signature
+from runs.targets.http.signature import MAX_KEYS, SIGNATURE, keys_in, signature
 from runs.targets.http.ssrf import CheckedAddresses
 from scheduler_project.sdk.outcomes import PERMANENT, TRANSIENT, PermanentError
 from scheduler_project.sdk.targets.registry import TargetCall, TargetFailed, WaitForCallback

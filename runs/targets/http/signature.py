@@ -10,7 +10,7 @@ import hashlib
 import hmac
 from collections.abc import Sequence
 
-HEADER = "Beatkeeper-Signature"
+SIGNATURE = "Beatkeeper-Signature"
 MAX_KEYS = 2
 
 

@@ -71,9 +71,6 @@ class CheckedAddresses(SyncBackend):
                 return TimedStream(stream, self._ends_at)
         raise error or ConnectError(f"{host} has no address")
 
-    def connect_unix_socket(self, *_arguments: Any, **_options: Any) -> NetworkStream:
-        raise AddressRefused("Sockets of this machine are not for targets")
-
     def addresses(self, host: str, port: int) -> list[Address]:
         found = resolve(host, port)
         allowed = self.is_allowed(host, port)

@@ -147,10 +147,11 @@ def test_an_expired_one_is_switched_off_unless_it_was_changed(one: Firings, host
     (task,) = read_tasks(one.connection, [task_id])
     assert decide(task, at) == Disable()
     host.rows("UPDATE django_celery_beat_periodictask SET expires = NULL")
-    assert one.disable([task]) == []
+    assert one.claim([(task, Disable())]) == []
     host.rows("UPDATE django_celery_beat_periodictask SET expires = now() - interval '1 h'")
     (task,) = read_tasks(one.connection, [task_id])
-    assert [done.task_id for done in one.disable([task])] == [task_id]
+    (moved,) = one.claim([(task, Disable())])
+    assert (moved.task_id, moved.enabled, moved.firing) == (task_id, False, None) and host.firings() == []
     row = host.task("settle")
     assert (row["enabled"], row["last_run_at"], row["total_run_count"]) == (False, None, 3)
 
