@@ -33,19 +33,19 @@ class Trigger(models.TextChoices):
 
 LIVE_MOVES: dict[LiveState, frozenset[LiveState]] = {
     LiveState.DELAYED: frozenset({LiveState.READY, LiveState.BLOCKED}),
-    LiveState.READY: frozenset({LiveState.QUEUED, LiveState.BLOCKED, LiveState.DELAYED}),
+    LiveState.READY: frozenset({LiveState.QUEUED, LiveState.BLOCKED}),
     LiveState.QUEUED: frozenset({LiveState.RUNNING, LiveState.READY}),
     LiveState.RUNNING: frozenset({LiveState.DELAYED, LiveState.READY, LiveState.WAITING_CALLBACK}),
-    LiveState.WAITING_CALLBACK: frozenset({LiveState.DELAYED, LiveState.READY}),
+    LiveState.WAITING_CALLBACK: frozenset({LiveState.DELAYED}),
     LiveState.BLOCKED: frozenset({LiveState.READY, LiveState.DELAYED}),
 }
-# Where each outcome may come from. An empty `ended_from` is a run that was born with its outcome.
-BORN = ""
+# Where each outcome may come from. An empty `ended_from` is a run that was created with its outcome.
+NEW = ""
 FINAL_MOVES: dict[FinalState, frozenset[str]] = {
     FinalState.SUCCEEDED: frozenset({LiveState.RUNNING, LiveState.WAITING_CALLBACK}),
     FinalState.DEAD: frozenset({LiveState.RUNNING, LiveState.WAITING_CALLBACK}),
     FinalState.CANCELLED: frozenset(LiveState.values),
-    FinalState.SKIPPED: frozenset({BORN, LiveState.DELAYED, LiveState.READY, LiveState.BLOCKED}),
+    FinalState.SKIPPED: frozenset({NEW}),
 }
 
 

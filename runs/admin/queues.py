@@ -14,12 +14,12 @@ from runs.scheduler.dispatch.queues import counted_today
 
 
 class QueueAdmin(ReadOnlyAdmin):
-    list_display = ("broker_queue", "pool", "tenant", "reason_column", "window", "limits")
+    list_display = ("broker_queue", "pool", "tenant", "reason_column", "queued", "limits")
     list_filter = related("pool", "tenant")
     list_select_related = ("pool", "tenant")
     search_fields = ("broker_queue",)
     ordering = ("id",)
-    fields = (("broker_queue", "pool", "tenant"), ("reason_column", "limits"), ("window", "created_at"))
+    fields = (("broker_queue", "pool", "tenant"), ("reason_column", "limits"), ("queued", "created_at"))
 
     reason_column = column(
         "blocked by", lambda queue: queue.reason and label(describe(queue.reason), WARNING), ordering="reason"

@@ -50,6 +50,11 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'beatkeeper_run',
+                'indexes': [
+                    models.Index(fields=['job', '-id'], name='run_of_job_idx'),
+                    models.Index(fields=['tenant', '-id'], name='run_of_tenant_idx'),
+                    models.Index(condition=models.Q(('state__in', ['dead', 'cancelled', 'skipped'])), fields=['tenant', '-id'], name='run_not_succeeded_idx'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -164,6 +169,9 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'beatkeeper_attempt',
+                'indexes': [
+                    models.Index(fields=['run', 'claim_seq'], name='attempt_of_run_idx'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -188,6 +196,17 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'beatkeeper_missed_span',
+                'indexes': [
+                    models.Index(fields=['job', '-from_at'], name='missed_span_job_idx'),
+                    models.Index(condition=models.Q(('state', 'working')), fields=['slice', 'next_at'], name='missed_span_working_idx'),
+                    models.Index(condition=models.Q(('state', 'open')), fields=['suspension', 'slice'], name='missed_span_open_idx'),
+                    models.Index(condition=models.Q(('count__isnull', True), models.Q(('state', 'open'), _negated=True)), fields=['slice'], name='missed_span_uncounted_idx'),
+                ],
+                'constraints': [
+                    models.CheckConstraint(condition=models.Q(('from_at__lt', models.F('to_at'))), name='missed_span_not_empty'),
+                    models.CheckConstraint(condition=models.Q(models.Q(('state', 'working'), _negated=True), models.Q(('cursor__isnull', False), ('next_at__isnull', False)), _connector='OR'), name='missed_span_working_has_cursor'),
+                    models.UniqueConstraint(condition=models.Q(('state', 'open')), fields=('job', 'suspension', 'from_at'), name='missed_span_opened_once'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -195,7 +214,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.AutoField(primary_key=True, serialize=False)),
                 ('broker_queue', models.CharField(max_length=120)),
-                ('window', models.PositiveIntegerField(db_default=0)),
+                ('queued', models.PositiveIntegerField(db_default=0)),
                 ('tokens', models.FloatField(null=True)),
                 ('tokens_at', models.DateTimeField(null=True)),
                 ('day', models.DateField(null=True)),
@@ -207,6 +226,9 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'beatkeeper_queue',
+                'constraints': [
+                    models.UniqueConstraint(fields=('pool', 'tenant'), name='queue_once'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -232,6 +254,15 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'beatkeeper_redrive',
+                'indexes': [
+                    models.Index(condition=models.Q(('state', 'working')), fields=['next_at'], name='redrive_working_idx'),
+                    models.Index(fields=['tenant', '-created_at'], name='redrive_of_tenant_idx'),
+                ],
+                'constraints': [
+                    models.CheckConstraint(condition=models.Q(('state__in', ['working', 'done', 'stopped'])), name='redrive_state_known'),
+                    models.CheckConstraint(condition=models.Q(('per_minute__gte', 1), ('per_minute__lte', 6000)), name='redrive_pace_1_to_6000'),
+                    models.UniqueConstraint(condition=models.Q(('state', 'working')), fields=('tenant', 'fingerprint'), name='redrive_once_per_group'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -261,6 +292,9 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'beatkeeper_worker_node',
+                'indexes': [
+                    models.Index(fields=['pool', 'state'], name='worker_node_pool_idx'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -284,6 +318,16 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'beatkeeper_dead_letter',
+                'indexes': [
+                    models.Index(condition=models.Q(('decision', '')), fields=['tenant', 'fingerprint', 'died_at', 'run'], name='dead_letter_open_idx'),
+                    models.Index(condition=models.Q(('decision', '')), fields=['job', 'died_at', 'run'], name='dead_letter_of_job_idx'),
+                    models.Index(condition=models.Q(('decision', ''), _negated=True), fields=['tenant', 'fingerprint', 'died_at', 'run'], name='dead_letter_decided_idx'),
+                    models.Index(condition=models.Q(('decision', ''), _negated=True), fields=['decided_at'], name='dead_letter_old_idx'),
+                    models.Index(condition=models.Q(('announced', False)), fields=['died_at'], name='dead_letter_unannounced_idx'),
+                ],
+                'constraints': [
+                    models.CheckConstraint(condition=models.Q(models.Q(('decided_at__isnull', True), ('decision', '')), models.Q(('decided_at__isnull', False), ('decision', 'redriven'), ('redriven_as__isnull', False)), models.Q(('decided_at__isnull', False), ('decision', 'dismissed'), ('redriven_as__isnull', True)), _connector='OR'), name='dead_letter_decision_whole'),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -303,7 +347,7 @@ class Migration(migrations.Migration):
                 ('gated', models.BooleanField(db_default=False)),
                 ('attempt', models.PositiveIntegerField(db_default=0)),
                 ('losses', models.PositiveSmallIntegerField(db_default=0)),
-                ('paced', models.PositiveIntegerField(null=True)),
+                ('budget_tenant', models.PositiveIntegerField(null=True)),
                 ('claim_seq', models.PositiveIntegerField(db_default=0)),
                 ('claim_token', models.UUIDField(null=True)),
                 ('claimed_at', models.DateTimeField(null=True)),
@@ -326,154 +370,23 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'beatkeeper_live_run',
+                'indexes': [
+                    models.Index(condition=models.Q(('state', 'ready')), fields=['pool', 'tenant', 'rank', 'run'], name='live_run_ready_order_idx'),
+                    models.Index(condition=models.Q(('state', 'queued')), fields=['pool', 'tenant', 'rank', 'queued_at'], name='live_run_queued_idx'),
+                    models.Index(condition=models.Q(('state', 'running')), fields=['worker'], name='live_run_claims_idx'),
+                    models.Index(condition=models.Q(('wake_at__isnull', False)), fields=['wake_at'], name='live_run_wake_idx'),
+                    models.Index(fields=['job', 'state'], name='live_run_job_idx'),
+                    models.Index(condition=models.Q(('queued_at__isnull', False), ('state', 'ready')), fields=['pool'], name='live_run_returned_idx'),
+                    models.Index(condition=models.Q(('reason', 'concurrency'), ('state', 'blocked')), fields=['job', 'pool', 'rank'], name='live_run_limited_idx'),
+                    models.Index(condition=models.Q(('budget_tenant__isnull', False)), fields=['budget_tenant', 'rank'], name='live_run_budget_idx'),
+                    models.Index(condition=models.Q(('state', 'blocked')), fields=['reason', 'job', 'run'], name='live_run_blocked_idx'),
+                ],
+                'constraints': [
+                    models.CheckConstraint(condition=models.Q(('state__in', ['delayed', 'ready', 'queued', 'running', 'waiting_callback', 'blocked'])), name='live_run_state_known'),
+                    models.CheckConstraint(condition=models.Q(models.Q(('state', 'running'), _negated=True), models.Q(('claim_token__isnull', False), ('claimed_at__isnull', False), ('worker__isnull', False)), _connector='OR'), name='live_run_running_has_claim'),
+                    models.CheckConstraint(condition=models.Q(models.Q(('state', 'delayed'), _negated=True), ('wake_at__isnull', False), _connector='OR'), name='live_run_delayed_wakes'),
+                    models.CheckConstraint(condition=models.Q(models.Q(('state', 'waiting_callback'), _negated=True), models.Q(('callback_digest__isnull', False), ('wake_at__isnull', False), ('worker__isnull', False)), _connector='OR'), name='live_run_waiting_has_deadline'),
+                ],
             },
-        ),
-        migrations.AddIndex(
-            model_name='run',
-            index=models.Index(fields=['job', '-id'], name='run_of_job_idx'),
-        ),
-        migrations.AddIndex(
-            model_name='run',
-            index=models.Index(fields=['tenant', '-id'], name='run_of_tenant_idx'),
-        ),
-        migrations.AddIndex(
-            model_name='run',
-            index=models.Index(condition=models.Q(('state__in', ['dead', 'cancelled', 'skipped'])), fields=['tenant', '-id'], name='run_not_succeeded_idx'),
-        ),
-        migrations.AddIndex(
-            model_name='attempt',
-            index=models.Index(fields=['run', 'claim_seq'], name='attempt_of_run_idx'),
-        ),
-        migrations.AddIndex(
-            model_name='missedspan',
-            index=models.Index(fields=['job', '-from_at'], name='missed_span_job_idx'),
-        ),
-        migrations.AddIndex(
-            model_name='missedspan',
-            index=models.Index(condition=models.Q(('state', 'working')), fields=['slice', 'next_at'], name='missed_span_working_idx'),
-        ),
-        migrations.AddIndex(
-            model_name='missedspan',
-            index=models.Index(condition=models.Q(('state', 'open')), fields=['suspension', 'slice'], name='missed_span_open_idx'),
-        ),
-        migrations.AddIndex(
-            model_name='missedspan',
-            index=models.Index(condition=models.Q(('count__isnull', True), models.Q(('state', 'open'), _negated=True)), fields=['slice'], name='missed_span_uncounted_idx'),
-        ),
-        migrations.AddConstraint(
-            model_name='missedspan',
-            constraint=models.CheckConstraint(condition=models.Q(('from_at__lt', models.F('to_at'))), name='missed_span_not_empty'),
-        ),
-        migrations.AddConstraint(
-            model_name='missedspan',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('state', 'working'), _negated=True), models.Q(('cursor__isnull', False), ('next_at__isnull', False)), _connector='OR'), name='missed_span_working_has_cursor'),
-        ),
-        migrations.AddConstraint(
-            model_name='missedspan',
-            constraint=models.UniqueConstraint(condition=models.Q(('state', 'open')), fields=('job', 'suspension', 'from_at'), name='missed_span_opened_once'),
-        ),
-        migrations.AddConstraint(
-            model_name='queue',
-            constraint=models.UniqueConstraint(fields=('pool', 'tenant'), name='queue_once'),
-        ),
-        migrations.AddIndex(
-            model_name='redrive',
-            index=models.Index(condition=models.Q(('state', 'working')), fields=['next_at'], name='redrive_working_idx'),
-        ),
-        migrations.AddIndex(
-            model_name='redrive',
-            index=models.Index(fields=['tenant', '-created_at'], name='redrive_of_tenant_idx'),
-        ),
-        migrations.AddConstraint(
-            model_name='redrive',
-            constraint=models.CheckConstraint(condition=models.Q(('state__in', ['working', 'done', 'stopped'])), name='redrive_state_known'),
-        ),
-        migrations.AddConstraint(
-            model_name='redrive',
-            constraint=models.CheckConstraint(condition=models.Q(('per_minute__gte', 1), ('per_minute__lte', 6000)), name='redrive_pace_1_to_6000'),
-        ),
-        migrations.AddConstraint(
-            model_name='redrive',
-            constraint=models.UniqueConstraint(condition=models.Q(('state', 'working')), fields=('tenant', 'fingerprint'), name='redrive_once_per_group'),
-        ),
-        migrations.AddIndex(
-            model_name='workernode',
-            index=models.Index(fields=['pool', 'state'], name='worker_node_pool_idx'),
-        ),
-        migrations.AddIndex(
-            model_name='deadletter',
-            index=models.Index(condition=models.Q(('decision', '')), fields=['tenant', 'fingerprint', 'died_at', 'run'], name='dead_letter_open_idx'),
-        ),
-        migrations.AddIndex(
-            model_name='deadletter',
-            index=models.Index(condition=models.Q(('decision', '')), fields=['job', 'died_at', 'run'], name='dead_letter_of_job_idx'),
-        ),
-        migrations.AddIndex(
-            model_name='deadletter',
-            index=models.Index(condition=models.Q(('decision', ''), _negated=True), fields=['tenant', 'fingerprint', 'died_at', 'run'], name='dead_letter_decided_idx'),
-        ),
-        migrations.AddIndex(
-            model_name='deadletter',
-            index=models.Index(condition=models.Q(('decision', ''), _negated=True), fields=['decided_at'], name='dead_letter_old_idx'),
-        ),
-        migrations.AddIndex(
-            model_name='deadletter',
-            index=models.Index(condition=models.Q(('announced', False)), fields=['died_at'], name='dead_letter_unannounced_idx'),
-        ),
-        migrations.AddConstraint(
-            model_name='deadletter',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('decided_at__isnull', True), ('decision', '')), models.Q(('decided_at__isnull', False), ('decision', 'redriven'), ('redriven_as__isnull', False)), models.Q(('decided_at__isnull', False), ('decision', 'dismissed'), ('redriven_as__isnull', True)), _connector='OR'), name='dead_letter_decision_whole'),
-        ),
-        migrations.AddIndex(
-            model_name='liverun',
-            index=models.Index(condition=models.Q(('state', 'ready')), fields=['pool', 'tenant', 'rank', 'run'], name='live_run_ready_order_idx'),
-        ),
-        migrations.AddIndex(
-            model_name='liverun',
-            index=models.Index(condition=models.Q(('state', 'queued')), fields=['pool', 'tenant', 'rank', 'queued_at'], name='live_run_queued_idx'),
-        ),
-        migrations.AddIndex(
-            model_name='liverun',
-            index=models.Index(condition=models.Q(('state', 'running')), fields=['worker'], name='live_run_claims_idx'),
-        ),
-        migrations.AddIndex(
-            model_name='liverun',
-            index=models.Index(condition=models.Q(('wake_at__isnull', False)), fields=['wake_at'], name='live_run_wake_idx'),
-        ),
-        migrations.AddIndex(
-            model_name='liverun',
-            index=models.Index(fields=['job', 'state'], name='live_run_job_idx'),
-        ),
-        migrations.AddIndex(
-            model_name='liverun',
-            index=models.Index(condition=models.Q(('queued_at__isnull', False), ('state', 'ready')), fields=['pool'], name='live_run_returned_idx'),
-        ),
-        migrations.AddIndex(
-            model_name='liverun',
-            index=models.Index(condition=models.Q(('reason', 'concurrency'), ('state', 'blocked')), fields=['job', 'pool', 'rank'], name='live_run_limited_idx'),
-        ),
-        migrations.AddIndex(
-            model_name='liverun',
-            index=models.Index(condition=models.Q(('paced__isnull', False)), fields=['paced', 'rank'], name='live_run_budget_idx'),
-        ),
-        migrations.AddIndex(
-            model_name='liverun',
-            index=models.Index(condition=models.Q(('state', 'blocked')), fields=['reason', 'job', 'run'], name='live_run_blocked_idx'),
-        ),
-        migrations.AddConstraint(
-            model_name='liverun',
-            constraint=models.CheckConstraint(condition=models.Q(('state__in', ['delayed', 'ready', 'queued', 'running', 'waiting_callback', 'blocked'])), name='live_run_state_known'),
-        ),
-        migrations.AddConstraint(
-            model_name='liverun',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('state', 'running'), _negated=True), models.Q(('claim_token__isnull', False), ('claimed_at__isnull', False), ('worker__isnull', False)), _connector='OR'), name='live_run_running_has_claim'),
-        ),
-        migrations.AddConstraint(
-            model_name='liverun',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('state', 'delayed'), _negated=True), ('wake_at__isnull', False), _connector='OR'), name='live_run_delayed_wakes'),
-        ),
-        migrations.AddConstraint(
-            model_name='liverun',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('state', 'waiting_callback'), _negated=True), models.Q(('callback_digest__isnull', False), ('wake_at__isnull', False), ('worker__isnull', False)), _connector='OR'), name='live_run_waiting_has_deadline'),
         ),
     ]

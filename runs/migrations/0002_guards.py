@@ -11,7 +11,7 @@ from runs.states import final_moves_sql, live_moves_sql
 
 GUARDS = f"""
 ALTER TABLE beatkeeper_run ADD CONSTRAINT run_final_moves CHECK ({final_moves_sql()});
-ALTER TABLE beatkeeper_run ADD CONSTRAINT run_state_tells_finished CHECK ((state IS NULL) = (finished_at IS NULL));
+ALTER TABLE beatkeeper_run ADD CONSTRAINT run_final_state_has_instant CHECK ((state IS NULL) = (finished_at IS NULL));
 
 CREATE FUNCTION beatkeeper_refuse() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -21,7 +21,7 @@ END $$;
 CREATE TRIGGER live_run_moves BEFORE UPDATE OF state ON beatkeeper_live_run FOR EACH ROW
     WHEN (OLD.state <> NEW.state AND (OLD.state::text, NEW.state::text) NOT IN ({live_moves_sql()}))
     EXECUTE FUNCTION beatkeeper_refuse('this move is not in the table of legal moves');
-CREATE TRIGGER live_run_born BEFORE INSERT ON beatkeeper_live_run FOR EACH ROW
+CREATE TRIGGER live_run_created BEFORE INSERT ON beatkeeper_live_run FOR EACH ROW
     WHEN (NEW.state NOT IN ('ready', 'delayed', 'blocked'))
     EXECUTE FUNCTION beatkeeper_refuse('a run begins as ready, delayed or blocked');
 CREATE TRIGGER live_run_token BEFORE UPDATE OF claim_seq ON beatkeeper_live_run FOR EACH ROW
@@ -52,18 +52,12 @@ ALTER TABLE beatkeeper_live_run SET (fillfactor = 70, autovacuum_vacuum_scale_fa
 ALTER TABLE beatkeeper_job_clock SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02);
 ALTER TABLE beatkeeper_worker_node SET (fillfactor = 50);
 """
+# With the functions go their triggers.
 UNDO = """
-DROP TRIGGER run_records_dead_letter ON beatkeeper_run;
-DROP TRIGGER dead_letter_decided_once ON beatkeeper_dead_letter;
-DROP FUNCTION beatkeeper_record_dead_letter();
-DROP TRIGGER live_run_moves ON beatkeeper_live_run;
-DROP TRIGGER live_run_born ON beatkeeper_live_run;
-DROP TRIGGER live_run_token ON beatkeeper_live_run;
-DROP TRIGGER run_final_is_final ON beatkeeper_run;
-DROP FUNCTION beatkeeper_refuse();
+DROP FUNCTION beatkeeper_record_dead_letter() CASCADE;
+DROP FUNCTION beatkeeper_refuse() CASCADE;
 DROP INDEX live_run_claim_token_once;
-ALTER TABLE beatkeeper_run DROP CONSTRAINT run_final_moves;
-ALTER TABLE beatkeeper_run DROP CONSTRAINT run_state_tells_finished;
+ALTER TABLE beatkeeper_run DROP CONSTRAINT run_final_moves, DROP CONSTRAINT run_final_state_has_instant;
 """
 
 

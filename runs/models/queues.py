@@ -24,7 +24,7 @@ class Queue(models.Model):
     pool = models.ForeignKey("beatkeeper_jobs.Pool", models.CASCADE, related_name="queues")
     tenant = models.ForeignKey("beatkeeper_jobs.Tenant", models.CASCADE, related_name="queues")
     broker_queue = models.CharField(max_length=120)
-    window = models.PositiveIntegerField(db_default=0)
+    queued = models.PositiveIntegerField(db_default=0)
     tokens = models.FloatField(null=True)
     tokens_at = models.DateTimeField(null=True)
     day = models.DateField(null=True)

@@ -113,7 +113,7 @@ class LiveRun(Planned):
     losses = models.PositiveSmallIntegerField(db_default=0)
     # Of a retry that waits for its tenant's budget, the tenant. By a column of its own, because a planner who has not
     # seen a storm yet would look for its runs among all that are blocked.
-    paced = models.PositiveIntegerField(null=True)
+    budget_tenant = models.PositiveIntegerField(null=True)
     claim_seq = models.PositiveIntegerField(db_default=0)
     claim_token = models.UUIDField(null=True)
     claimed_at = models.DateTimeField(null=True)
@@ -179,7 +179,11 @@ class LiveRun(Planned):
                 name="live_run_limited_idx",
             ),
             # Of a tenant with a budget of retries, the next to go, however many wait for it.
-            Index(fields=["paced", "rank"], condition=Q(paced__isnull=False), name="live_run_budget_idx"),
+            Index(
+                fields=["budget_tenant", "rank"],
+                condition=Q(budget_tenant__isnull=False),
+                name="live_run_budget_idx",
+            ),
             # Of a job, the oldest planned time first: the ids of scheduled runs are in this order.
             Index(fields=["reason", "job", "run"], condition=Q(state="blocked"), name="live_run_blocked_idx"),
         ]

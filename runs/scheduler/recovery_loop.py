@@ -55,7 +55,7 @@ class RecoveryLoop(SliceHolder):
             return IDLE_SECONDS
         began, now = time.monotonic(), self.now()
         done = Recovered()
-        with self.memory.pace.one_pass():
+        with self.memory.batch.one_pass():
             done = recover_once(self.session.connection, self.memory, now)
         self.finish_pass(PassKind.RECOVERY, done, began)
         if done.promoted or done.retried or done.released:

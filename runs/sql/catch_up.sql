@@ -79,7 +79,7 @@ DELETE FROM beatkeeper_missed_span WHERE id = ANY (%(ids)s::bigint[]);
 UPDATE beatkeeper_missed_span SET state = 'settled', reason = %(reason)s, policy = 'skip', cursor = NULL, next_at = NULL
 WHERE job_id = %(job)s AND state = 'working';
 
--- name: tell_moved
+-- name: drop_moved
 -- Planned times that have come, and wait for an instant to which somebody moved them: the job does not live to see it.
 WITH given_up AS (
     UPDATE beatkeeper_override SET done_at = clock_timestamp()

@@ -84,8 +84,10 @@ WITH wanted AS (
     JOIN wanted ON wanted.task_id = task.id AND wanted.version = task.xmin::text::bigint
     WHERE task.enabled
     ORDER BY task.id
+    -- Of two schedulers that come with one planned time, the second finds another row version and claims nothing. By id,
+    -- or two batches could wait for each other in a circle; a row that a person edits may be held for long.
     FOR UPDATE OF task SKIP LOCKED
-), born AS (
+), new_firings AS (
     INSERT INTO beatkeeper_celery_firing (task_id, name, task, planned_at, missed_since, message_id, owner, scheduler)
     SELECT task_id, name, task, planned_at, missed_since, message_id, %(owner)s, %(scheduler)s FROM held
     WHERE planned_at IS NOT NULL
@@ -95,14 +97,15 @@ WITH wanted AS (
     UPDATE django_celery_beat_periodictask task
     SET last_run_at = CASE WHEN held.is_over THEN NULL ELSE held.planned_at END,
         total_run_count = CASE WHEN one_off THEN 0
-                               ELSE total_run_count + (SELECT count(*) FROM born WHERE born.task_id = task.id) END,
+                               ELSE total_run_count
+                                    + (SELECT count(*) FROM new_firings WHERE new_firings.task_id = task.id) END,
         enabled = NOT held.is_over, date_changed = clock_timestamp()
     FROM held
     WHERE task.id = held.task_id
     RETURNING task.id, task.xmin::text::bigint AS version, task.enabled, task.last_run_at, task.total_run_count
 )
-SELECT moved.id, moved.version, moved.enabled, moved.last_run_at, moved.total_run_count, born.id
-FROM moved LEFT JOIN born ON born.task_id = moved.id;
+SELECT moved.id, moved.version, moved.enabled, moved.last_run_at, moved.total_run_count, new_firings.id
+FROM moved LEFT JOIN new_firings ON new_firings.task_id = moved.id;
 
 -- name: open_firings
 -- Those of these slices that are not settled, oldest first, and whether this scheduler's session has them in hand.
@@ -178,7 +181,8 @@ SELECT {{task_columns}}, task.task, task.args, task.kwargs, task.queue, task.exc
 SELECT id FROM django_celery_beat_periodictask ORDER BY id;
 
 -- name: lock_row
--- Until the transaction ends no scheduler claims it.
+-- Until the transaction ends no scheduler claims it: claim_firings leaves locked rows out. It waits for one that is being
+-- claimed, so that its job is made after that planned time.
 SELECT id FROM django_celery_beat_periodictask WHERE id = %(task)s FOR UPDATE;
 
 -- name: switch_row

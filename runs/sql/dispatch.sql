@@ -75,7 +75,7 @@ GROUP BY live.tenant_id, live.target_key;
 -- The queues of these tenants, made or not yet made, and those that still show a reason.
 SELECT tenant.id, tenant.slug, tenant.weight, tenant.max_running, tenant.rate_limit,
        tenant.daily_quota, queue.id, coalesce(queue.broker_queue, ''), queue.tokens, queue.tokens_at, queue.day,
-       coalesce(queue.day_count, 0), coalesce(queue.reason, ''), coalesce("window", 0),
+       coalesce(queue.day_count, 0), coalesce(queue.reason, ''), coalesce(queue.queued, 0),
        {{pool_is_open(pool, tenant.id)}}
 FROM beatkeeper_tenant tenant
 JOIN beatkeeper_pool pool ON pool.id = %(pool)s
@@ -104,14 +104,14 @@ WITH picked AS MATERIALIZED (
 SELECT tenant_id, count(*) FILTER (WHERE queued_at >= %(midnight)s)::int FROM picked GROUP BY tenant_id;
 
 -- name: write_queues
--- What changed of a queue: why it cannot go, its bucket, its count of the day, its window.
+-- What changed of a queue: why it cannot go, its bucket, its count of the day, and of what is queued.
 UPDATE beatkeeper_queue queue
 SET reason = new.reason, tokens = new.tokens, tokens_at = new.tokens_at, day = new.day, day_count = new.day_count,
-    "window" = new."window"
+    queued = new.queued
 FROM (
     SELECT * FROM unnest(%(tenants)s::int[], %(reasons)s::text[], %(tokens)s::float8[], %(tokens_at)s::timestamptz[],
-                         %(days)s::date[], %(day_counts)s::bigint[], %(windows)s::int[])
-        AS given (tenant_id, reason, tokens, tokens_at, day, day_count, "window")
+                         %(days)s::date[], %(day_counts)s::bigint[], %(queued)s::int[])
+        AS given (tenant_id, reason, tokens, tokens_at, day, day_count, queued)
     ORDER BY tenant_id
 ) new
 WHERE queue.pool_id = %(pool)s AND queue.tenant_id = new.tenant_id;

@@ -54,16 +54,16 @@ WITH woken AS MATERIALIZED (
 UPDATE beatkeeper_live_run live
 SET state = CASE WHEN moved.tenant_id IS NULL THEN 'ready' ELSE 'blocked' END,
     reason = CASE WHEN moved.tenant_id IS NULL THEN '' ELSE 'retry_budget' END,
-    paced = moved.tenant_id, wake_at = NULL
+    budget_tenant = moved.tenant_id, wake_at = NULL
 FROM moved WHERE live.id = moved.id;
 
 -- name: tenants_at_their_budget
 -- Tenants whose retries wait for their budget, by loose index scan: one probe each, however many wait.
 WITH RECURSIVE tenant (id) AS (
-    (SELECT paced FROM beatkeeper_live_run WHERE paced > 0 ORDER BY paced LIMIT 1)
+    (SELECT budget_tenant FROM beatkeeper_live_run WHERE budget_tenant > 0 ORDER BY budget_tenant LIMIT 1)
     UNION ALL
-    SELECT (SELECT live.paced FROM beatkeeper_live_run live
-            WHERE live.paced > tenant.id ORDER BY live.paced LIMIT 1)
+    SELECT (SELECT live.budget_tenant FROM beatkeeper_live_run live
+            WHERE live.budget_tenant > tenant.id ORDER BY live.budget_tenant LIMIT 1)
     FROM tenant WHERE tenant.id IS NOT NULL
 )
 SELECT id FROM tenant WHERE id IS NOT NULL;
@@ -98,13 +98,14 @@ WITH chosen AS MATERIALIZED (
     FROM unnest(%(tenants)s::int[], %(counts)s::int[]) AS wanted (tenant_id, count)
     CROSS JOIN LATERAL (
         SELECT live.id FROM beatkeeper_live_run live
-        WHERE live.paced = wanted.tenant_id AND live.state = 'blocked'
+        WHERE live.budget_tenant = wanted.tenant_id AND live.state = 'blocked'
         ORDER BY live.rank LIMIT wanted.count
         -- A retry that a person starts or cancels at this moment is theirs, and the next one takes its token.
         FOR UPDATE SKIP LOCKED
     ) best
 ), moved AS (
-    UPDATE beatkeeper_live_run live SET state = 'ready', reason = '', paced = NULL FROM chosen WHERE live.id = chosen.id
+    UPDATE beatkeeper_live_run live SET state = 'ready', reason = '', budget_tenant = NULL
+    FROM chosen WHERE live.id = chosen.id
 )
 SELECT tenant_id, count(*)::int FROM chosen GROUP BY tenant_id;
 

@@ -2,7 +2,7 @@
 
 -- name: job_for_run
 -- The job of a run that is requested. FOR SHARE: requests do not exclude each other, but a cancel or a delete waits,
--- and then finds the run; without it a run could be born after its job was cancelled.
+-- and then finds the run; without it a run could be created after its job was cancelled.
 SELECT job.status, job.priority, job.pool_id, job.version, job.deleted_at IS NULL AS present
 FROM beatkeeper_job job WHERE job.id = %(job_id)s
 FOR SHARE;
@@ -50,6 +50,6 @@ SELECT id, state FROM beatkeeper_live_run WHERE job_id = %(job_id)s ORDER BY id 
 -- name: end_backoff
 -- A run waiting for its back-off, or for its tenant's budget of retries, goes now.
 UPDATE beatkeeper_live_run
-SET state = 'ready', available_at = %(now)s, rank = %(rank)s, wake_at = NULL, reason = '', paced = NULL
+SET state = 'ready', available_at = %(now)s, rank = %(rank)s, wake_at = NULL, reason = '', budget_tenant = NULL
 WHERE id = %(id)s AND (state = 'delayed' OR state = 'blocked' AND reason = 'retry_budget')
 RETURNING id;

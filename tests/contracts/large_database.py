@@ -48,7 +48,7 @@ INSERT INTO beatkeeper_job_clock (job_id, slice, next_run_at, priority)
            CASE WHEN n <= %(due)s THEN now() - make_interval(secs => random() * 30)
                 ELSE now() + make_interval(secs => 60 + random() * 86400) END, priority
     FROM (SELECT id, priority, row_number() OVER () AS n FROM beatkeeper_job) numbered;
-INSERT INTO beatkeeper_queue (pool_id, tenant_id, broker_queue, "window", day_count)
+INSERT INTO beatkeeper_queue (pool_id, tenant_id, broker_queue, queued, day_count)
     SELECT 1, i, 'bk.default.tenant-' || i || '.v2', 0, 0 FROM generate_series(1, %(tenants)s) i;
 INSERT INTO beatkeeper_worker_node
         (incarnation, name, pool_id, host, pid, slots, known_targets, state, held)
@@ -57,7 +57,7 @@ INSERT INTO beatkeeper_worker_node
 """
 # Unfinished runs planned over the last fifteen days, so that every partition holds some; then as many finished ones.
 RUNS = """
-CREATE TEMPORARY TABLE born AS
+CREATE TEMPORARY TABLE new_runs AS
     SELECT (lpad(to_hex((extract(epoch FROM planned_at) * 1000)::bigint), 12, '0') || '8' || substr(hash, 1, 3)
             || '8' || substr(hash, 4, 15))::uuid AS id, *
     FROM (
@@ -70,8 +70,8 @@ INSERT INTO beatkeeper_run
     SELECT id, tenant_id, job_id, 1, 1, 'schedule', planned_at, priority,
            CASE WHEN n > %(unfinished)s THEN 'succeeded' END, CASE WHEN n > %(unfinished)s THEN 'running' ELSE '' END,
            CASE WHEN n > %(unfinished)s THEN now() END
-    FROM born;
-ALTER TABLE beatkeeper_live_run DISABLE TRIGGER live_run_born;
+    FROM new_runs;
+ALTER TABLE beatkeeper_live_run DISABLE TRIGGER live_run_created;
 INSERT INTO beatkeeper_live_run
         (id, tenant_id, pool_id, job_id, version, trigger, planned_at, priority, available_at, rank, target_key,
          state, wake_at, queued_at, worker, claim_token, claimed_at, started_at, claim_seq, attempt)
@@ -90,9 +90,9 @@ INSERT INTO beatkeeper_live_run
                        WHEN n <= %(delayed)s + %(ready)s THEN 'ready'
                        WHEN n <= %(delayed)s + %(ready)s + %(queued)s THEN 'queued'
                        ELSE 'running' END AS state
-        FROM born WHERE n <= %(unfinished)s
+        FROM new_runs WHERE n <= %(unfinished)s
     ) live;
-ALTER TABLE beatkeeper_live_run ENABLE TRIGGER live_run_born;
+ALTER TABLE beatkeeper_live_run ENABLE TRIGGER live_run_created;
 """
 
 

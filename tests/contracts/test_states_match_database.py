@@ -10,7 +10,7 @@ from auditlog.actions import Action
 from auditlog.models import ActorKind, AuditEntry
 from jobs.models import JobStatus, Overlap
 from runs.models import ErrorClass, LiveRun, Run
-from runs.states import BORN, FINAL_MOVES, LIVE_MOVES, FinalState, LiveState, Trigger
+from runs.states import FINAL_MOVES, LIVE_MOVES, NEW, FinalState, LiveState, Trigger
 from scheduler_project.sdk.outcomes import ERROR_CLASSES
 from tests.support.factories import make_finished_run, make_run, make_worker, post_job
 
@@ -66,7 +66,7 @@ def test_only_legal_moves_are_possible(old: LiveState) -> None:
 
 def test_only_legal_endings_are_possible() -> None:
     job = post_job()
-    for final, origin in itertools.product(FinalState, [BORN, *LiveState.values]):
+    for final, origin in itertools.product(FinalState, [NEW, *LiveState.values]):
         run = Run.objects.get(pk=make_run(job).pk)
         LiveRun.objects.filter(pk=run.pk).delete()
         changes = {"state": final, "ended_from": origin, "finished_at": run.planned_at}

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def test_two_deciders_let_no_more_go_than_one(first: Session, second: Session) -> None:
     job, at = make_job(make_tenant(retry_budget=60)), now()
     for _ in range(30):
-        make_run(job, LiveState.BLOCKED, reason="retry_budget", paced=job.tenant_id)
+        make_run(job, LiveState.BLOCKED, reason="retry_budget", budget_tenant=job.tenant_id)
     let_retries_go(first, at, 1)  # the bucket is made
     with first.transaction():
         assert let_retries_go(first, at, 500) == 4

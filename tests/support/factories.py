@@ -156,10 +156,10 @@ def make_run(
         or spec.breaker is not None,
         **live,
     }
-    born = state if state in (LiveState.DELAYED, LiveState.BLOCKED) else LiveState.READY
-    if born == LiveState.DELAYED:
+    first = state if state in (LiveState.DELAYED, LiveState.BLOCKED) else LiveState.READY
+    if first == LiveState.DELAYED:
         values.setdefault("wake_at", now())
-    LiveRun.objects.create(run=run, state=born, **shared, **values)
+    LiveRun.objects.create(run=run, state=first, **shared, **values)
     for step in _way_to(state):
         LiveRun.objects.filter(run=run).update(**_belongings(step, worker or None, live))
     return LiveRun.objects.get(run=run)

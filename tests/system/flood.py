@@ -10,7 +10,7 @@ import psycopg
 from jobs.models import Job
 
 POUR = """
-WITH born AS (
+WITH new_runs AS (
     INSERT INTO beatkeeper_run (id, tenant_id, job_id, version, pool_id, trigger, planned_at, priority)
     SELECT (lpad(to_hex((extract(epoch FROM at) * 1000)::bigint), 12, '0')
             || '8' || substr(hash, 1, 3) || '8' || substr(hash, 4, 15))::uuid,
@@ -23,9 +23,11 @@ WITH born AS (
 )
 INSERT INTO beatkeeper_live_run
     (id, tenant_id, pool_id, job_id, version, trigger, planned_at, priority, available_at, rank, target_key, state)
-SELECT born.id, born.tenant_id, born.pool_id, born.job_id, born.version, born.trigger, planned_at, priority, planned_at,
+SELECT new_runs.id, new_runs.tenant_id, new_runs.pool_id, new_runs.job_id, new_runs.version, new_runs.trigger,
+       planned_at, priority, planned_at,
        (extract(epoch FROM planned_at) * 1000)::bigint - priority::bigint * %(bound)s, target_key, 'ready'
-FROM born JOIN beatkeeper_job_version version ON version.job_id = born.job_id AND version.version = born.version
+FROM new_runs
+JOIN beatkeeper_job_version version ON version.job_id = new_runs.job_id AND version.version = new_runs.version
 """
 WAITING = "SELECT count(*) FROM beatkeeper_live_run WHERE job_id = %s AND state = 'ready'"
 

@@ -108,7 +108,7 @@ def give_up(connection: Connection, job_id: UUID, reason: str) -> int:
 
 def drop_moved(connection: Connection, job_id: UUID, now: datetime, reason: str) -> int:
     """Drop times that have come and were moved to later. The caller holds the clock."""
-    return change(connection, "tell_moved", {"job": job_id, "now": now, "reason": reason})
+    return change(connection, "drop_moved", {"job": job_id, "now": now, "reason": reason})
 
 
 def go_on_with(connection: Connection, job_id: UUID, before: int, version: int) -> int:

@@ -268,7 +268,7 @@ class DispatchPass(PoolLoad):
             if reason and reason != queue.reason:
                 self.done.stopped[tenant] = reason
             if reason != queue.reason or queue is not self.stored[tenant]:
-                changed.append(queue._replace(reason=reason, window=queued))
+                changed.append(queue._replace(reason=reason, queued=queued))
         self._update_queues(changed)
 
     def _reason(self, queue: QueueRow, occupied: int) -> str:
@@ -291,6 +291,6 @@ class DispatchPass(PoolLoad):
             "tokens_at": [queue.tokens_at for queue in queues],
             "days": [queue.day for queue in queues],
             "day_counts": [queue.day_count for queue in queues],
-            "windows": [queue.window for queue in queues],
+            "queued": [queue.queued for queue in queues],
         }
         change(self.connection, "write_queues", values)

@@ -24,7 +24,7 @@ class QueueRow(NamedTuple):
     day: date | None
     day_count: int
     reason: str
-    window: int
+    queued: int
     allowed: bool
 
     @property

@@ -35,7 +35,7 @@ class RecoveryMemory:
     last_pass: datetime | None = None
     last_done: dict[str, datetime] = field(default_factory=dict)
     sweep: Sweep = field(default_factory=Sweep)
-    pace: BatchSize = field(default_factory=lambda: BatchSize("recovery", MAX_AT_ONCE))
+    batch: BatchSize = field(default_factory=lambda: BatchSize("recovery", MAX_AT_ONCE))
 
     def begin(self, now: datetime) -> None:
         max_gap = timedelta(seconds=min(MAX_GAP_SECONDS, settings.LEASE_SECONDS / 2))
@@ -84,17 +84,17 @@ def recover_once(connection: Connection, memory: RecoveryMemory, now: datetime) 
     """
     done = Recovered()
     memory.begin(now)
-    done.promoted = _promote(connection, now, memory.pace.size)
-    done.retried = let_retries_go(connection, now, memory.pace.size)
+    done.promoted = _promote(connection, now, memory.batch.size)
+    done.retried = let_retries_go(connection, now, memory.batch.size)
     if memory.trusts(now):
         done.held_workers, done.lost_workers = expire_workers(connection, memory.last_beat, now)
         if memory.is_due("claims", CLAIMS_SECONDS, now):
-            done.lost_attempts = reclaim(connection, now, memory.pace.size)
-            done.missed_callbacks = callbacks.give_up(connection, now, memory.pace.size)
+            done.lost_attempts = reclaim(connection, now, memory.batch.size)
+            done.missed_callbacks = callbacks.give_up(connection, now, memory.batch.size)
     if memory.is_due("blocked", SWEEP_SECONDS, now):
         memory.sweep.begin()
         done.released = transitions.withdraw_unknown(connection, now, settings.LEASE_SECONDS)
-    done.released += look_again(connection, memory.sweep, now, memory.pace.size)
+    done.released += look_again(connection, memory.sweep, now, memory.batch.size)
     memory.last_pass = now
     if done.promoted or done.retried or done.released:
         emit(RunsReleased(promoted=done.promoted, retried=done.retried, released=done.released))

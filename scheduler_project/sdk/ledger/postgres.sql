@@ -266,7 +266,7 @@ WITH reported AS MATERIALIZED (
     -- claim or state and changes nothing. Of two that meet, the second waits for the row and reads it again.
     WHERE live.claim_seq = of_claim AND live.worker = of_worker
       -- No worker can end what waits for its callback: the one that brings the token can, or a deadline or a cancel.
-      AND (live.state = 'running' OR (live.state = 'waiting_callback' AND decided_state <> 'waiting_callback'
+      AND (live.state = 'running' OR (live.state = 'waiting_callback' AND decided_state NOT IN ('waiting_callback', 'ready')
                                       AND live.callback_digest = reported.callback_digest))
     -- By id, as everybody locks runs, or two batches with runs in common could wait for each other in a circle.
     ORDER BY live.id

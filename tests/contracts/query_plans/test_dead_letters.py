@@ -96,7 +96,7 @@ def test_a_dismissal_of_a_group_costs_by_what_it_dismisses(connection: Connectio
 def test_the_next_retries_of_a_tenant_at_its_budget_are_found_by_rank(connection: Connection) -> None:
     storm = (
         "INSERT INTO beatkeeper_live_run (id, tenant_id, pool_id, job_id, version, trigger, planned_at, priority,"
-        " available_at, rank, target_key, state, reason, paced)"
+        " available_at, rank, target_key, state, reason, budget_tenant)"
         " SELECT gen_random_uuid(), 1, 1, job.id, 1, 'schedule', now(), 500, now(), i,"
         " 'demo.hello', 'blocked', 'retry_budget', 1"
         " FROM generate_series(1, 5000) i, (SELECT id FROM beatkeeper_job LIMIT 1) job"

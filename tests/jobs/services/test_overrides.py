@@ -75,7 +75,7 @@ def test_a_skipped_time_is_reported_and_the_clock_stays(job: Job) -> None:
     assert (entry.after or {})["planned_at"] == as_text(second)
 
 
-def test_the_run_of_a_skipped_time_is_born_skipped(job: Job) -> None:
+def test_the_run_of_a_skipped_time_begins_as_skipped(job: Job) -> None:
     first, second, _ = times(job)
     skip(job, first, note="holiday")
     trigger_at(job, first + SECOND)

@@ -20,7 +20,7 @@ from runs.services import runs as services
 from runs.sql import rows
 from runs.states import LiveState
 from scheduler_project.sdk.ledger.callback_token import digest_of, token_of
-from scheduler_project.sdk.ledger.interface import Claim, Ledger
+from scheduler_project.sdk.ledger.interface import Claim, Ledger, given_back
 from scheduler_project.sdk.outcomes import LogPointer, Outcome
 from scheduler_project.sdk.retries import verdict_on
 from tests.runs.ledger.claims import SUCCESS, claim_next, failed, succeeded, tell
@@ -202,6 +202,10 @@ def test_a_worker_cannot_end_what_waits(ledger: Ledger) -> None:
     claim, token = waiting(ledger)
     assert tell(ledger, claim, failed(), verdict_on(failed(), 1, claim.retry)) is None
     assert tell(ledger, claim, succeeded(), SUCCESS) is None
+    back = given_back(claim)
+    assert tell(ledger, claim, back.outcome, back.verdict) is None
+    with_digest = replace(back.outcome, callback_digest=digest_of(token))
+    assert tell(ledger, claim, with_digest, back.verdict) == "waiting_callback"
     assert LiveRun.objects.get().state == LiveState.WAITING_CALLBACK
 
 

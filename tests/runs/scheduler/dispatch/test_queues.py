@@ -22,7 +22,7 @@ def queue(**fields: Any) -> QueueRow:
         "reason": "",
         "weight": 1,
         "day_count": 0,
-        "window": 0,
+        "queued": 0,
         "allowed": True,
     }
     return QueueRow(**{**values, "tenant_id": 1, **words, **fields})

@@ -257,7 +257,7 @@ class TestWaking:
             place = rank(later, job.priority)
             make_run(job, LiveState.DELAYED, available_at=later, wake_at=later, rank=place)
         memory = RecoveryMemory()
-        memory.pace.size = 2
+        memory.batch.size = 2
         assert rescue(session, memory).promoted == 7
         assert set(LiveRun.objects.values_list("state", "rank")) == {("ready", rank(later, job.priority))}
 
@@ -355,7 +355,7 @@ class TestBlockedRuns:
         self, session: Session, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         memory = trusting(now())
-        memory.pace.size = 2
+        memory.batch.size = 2
         runs = self.blocked(make_job(), "not_exported", 5)
         assert rescue(session, memory).released == 5
         assert set(self.states(runs)) == {"ready"}

@@ -1,4 +1,4 @@
-"""A tenant's retries are paced: a storm of one is not everybody's, and nothing else waits."""
+"""A tenant's retries are budget_tenant: a storm of one is not everybody's, and nothing else waits."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -97,7 +97,7 @@ def test_a_pass_takes_on_no_more_than_it_should(session: Session) -> None:
     due_retries(job, 30)
     rescue(session, at - 60 * SECOND)
     RetryBudget.objects.update(tokens=500)
-    LiveRun.objects.update(state="blocked", reason="retry_budget", paced=job.tenant_id, wake_at=None)
+    LiveRun.objects.update(state="blocked", reason="retry_budget", budget_tenant=job.tenant_id, wake_at=None)
     assert let_retries_go(session, at, 7) == 7
 
 
@@ -125,7 +125,7 @@ def test_a_look_that_is_a_little_older_than_the_last_gives_nothing_twice(session
 
 def let_go_at(session: Session, at: datetime) -> int:
     LiveRun.objects.filter(state="delayed").update(
-        state="blocked", reason="retry_budget", paced=F("tenant_id"), wake_at=None
+        state="blocked", reason="retry_budget", budget_tenant=F("tenant_id"), wake_at=None
     )
     return let_retries_go(session, at, 500)
 

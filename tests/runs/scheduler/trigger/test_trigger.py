@@ -105,7 +105,7 @@ def test_a_second_pass_finds_nothing_left(session: Session) -> None:
     assert trigger(session).runs == 0
 
 
-def test_an_overlapping_time_is_born_skipped(session: Session) -> None:
+def test_an_overlapping_time_begins_as_skipped(session: Session) -> None:
     anchor = now() - 2.5 * SECOND
     job = make_job(next_run_at=anchor + SECOND, spec=every(1, anchor, overlap="skip"))
     done = trigger(session)
@@ -277,7 +277,7 @@ class TestChangesOfSingleTimes:
         assert (done.runs, done.spans, next_run_at(job)) == (0, 0, moved_to)
 
 
-def test_a_flexible_window_lets_a_run_be_born_delayed(session: Session) -> None:
+def test_a_flexible_window_lets_a_run_begin_as_delayed(session: Session) -> None:
     schedule, due_at = {"every": 3600, "jitter": 3000}, now() - SECOND
     ids = (UUID(int=number << 64) for number in count(1))
     late = next(one for one in ids if jittered(parse(schedule), one, due_at) > due_at + MINUTE)
