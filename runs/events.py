@@ -68,11 +68,6 @@ def listen(listener: Listener) -> None:
         _listeners.append(listener)
 
 
-def stop_listening(listener: Listener) -> None:
-    if listener in _listeners:
-        _listeners.remove(listener)
-
-
 def emit(*events: Event) -> bool:
     """Report events of a transaction that has committed, and return whether every listener accepted them."""
     accepted = True

@@ -11,7 +11,7 @@ import hmac
 import json
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
 import psycopg
@@ -21,18 +21,18 @@ from jobs.models import JobVersion
 from jobs.validation.checks import Json, abbreviate, expect_object, invalid
 from runs import history
 from runs.events import CallbacksMissed, emit
-from runs.ledger.local import LocalLedger
+from runs.ledger.local import LocalLedger, worker_rows
 from runs.models import LiveRun
-from runs.sql import Connection, django_session, rows
+from runs.sql import SQL, Connection, django_session
 from runs.states import LiveState
 from scheduler_project.sdk import outcomes
 from scheduler_project.sdk.execution.attempt import MAX_RESULT
+from scheduler_project.sdk.ids import EPOCH
 from scheduler_project.sdk.ledger.callback_token import digest_of, token_of
 from scheduler_project.sdk.ledger.interface import Claim, CompletedClaim
 from scheduler_project.sdk.retries import classified, verdict_on
 from scheduler_project.sdk.secret_values.masking import Masker
 from scheduler_project.sdk.secret_values.names import secret_values_of
-from scheduler_project.sdk.shared.claim_record import unpack_claim
 
 OUTCOMES = ("succeeded", "failed")
 CLASSES = (outcomes.TRANSIENT, outcomes.PERMANENT, outcomes.USER)
@@ -67,11 +67,10 @@ def complete(run: UUID, token: str, data: object) -> Json:
     claim = _awaiting(run, digest)
     if claim is not None:
         ledger = LocalLedger(django_session())
-        outcome = masked_content(content, ledger.with_secrets(claim)).outcome
+        [claim] = ledger.with_secrets([claim])
+        outcome = masked_content(content, claim).outcome
         outcome = replace(outcome, callback_digest=digest, callback_content=content.digest)
-        outcome = classified(outcome, claim.retry)
-        verdict = verdict_on(outcome, claim.attempt, claim.retry, losses=claim.losses)
-        ledger.report([CompletedClaim(claim, outcome, verdict)])
+        ledger.report([_decided(claim, outcome)])
     return _became(run, digest, content)
 
 
@@ -149,19 +148,25 @@ def _awaiting(run: UUID, digest: str) -> Claim | None:
     if not hmac.compare_digest(expected, digest) or live is None or live.worker is None:
         return None
     spec = JobVersion.objects.get(job=live.job_id, version=live.version)
-    tries = (live.attempt, live.losses)
-    claim = claim_for(live.run_id, live.claim_seq, live.worker, *tries, live.job_id, live.gated, spec.retry)
-    return replace(claim, tenant_id=live.tenant_id, target=spec.target, input=live.input)
+    kept = ("run_id", "claim_seq", "attempt", "losses", "job_id", "gated", "tenant_id", "input")
+    known = {name: getattr(live, name) for name in kept}
+    return claim_for(incarnation=live.worker, retry=spec.retry, target=spec.target, **known)
 
 
-def claim_for(
-    run: UUID, seq: int, worker: UUID, attempt: int, losses: int, job: UUID, gated: bool, retry: Json
-) -> Claim:
-    """Build as much of a claim as its end needs."""
-    nowhere: dict[str, Any] = {"version": 0, "tenant_id": 0, "tenant": "", "timeout": 0.0}
-    ids = {"run_id": str(run), "token": str(run), "incarnation": str(worker), "job_id": str(job)}
-    numbers = {"claim_seq": seq, "attempt": attempt, "losses": losses, "gated": gated, "retry": retry}
-    return unpack_claim({**nowhere, **ids, **numbers})
+def claim_for(run_id: UUID, **known: Any) -> Claim:
+    """Build a claim of which only what its end needs is known."""
+    numbers = {"attempt": 0, "version": 0, "tenant_id": 0, "timeout": 0.0}
+    texts = dict.fromkeys(("tenant", "job_name", "trigger"), "")
+    instants = dict.fromkeys(("planned_at", "claimed_at"), EPOCH)
+    unknown: Json = {"token": run_id, "target": {}, "input": None, "retry": {}, "allowed_hosts": []}
+    return Claim(**{"run_id": run_id, **numbers, **texts, **instants, **unknown, **known})
+
+
+def _decided(claim: Claim, outcome: outcomes.Outcome) -> CompletedClaim:
+    outcome = classified(outcome, claim.retry)
+    return CompletedClaim(
+        claim, outcome, verdict_on(outcome, claim.attempt, claim.retry, losses=claim.losses)
+    )
 
 
 def _became(run: UUID, digest: str, content: Content) -> Json:
@@ -179,10 +184,8 @@ def _became(run: UUID, digest: str, content: Content) -> Json:
 
 def give_up(connection: Connection, now: datetime, most: int) -> int:
     """End attempts whose callback did not come in time, like those that ran into their time limit."""
-    overdue = rows(connection, "overdue_callbacks", {"now": now, "most": most})
-    ended = [_missed(Overdue(*row), now) for row in overdue]
     ledger, given_up = LocalLedger(connection), dict[UUID, str]()
-    for one in ended:
+    for one in overdue(connection, now, most):
         try:
             [state] = ledger.report([one]).states
         except psycopg.errors.LockNotAvailable:
@@ -195,24 +198,15 @@ def give_up(connection: Connection, now: datetime, most: int) -> int:
     return len(given_up)
 
 
-class Overdue(NamedTuple):
-    run: UUID
-    seq: int
-    worker: UUID
-    attempt: int
-    losses: int
-    job: UUID
-    gated: bool
-    digest: str
-    retry: str
-    patience: str | None
+def overdue(connection: Connection, now: datetime, most: int) -> list[CompletedClaim]:
+    """Find attempts whose callback did not come in time, and what becomes of their runs."""
+    with worker_rows(connection) as session:
+        found = session.execute(SQL["overdue_callbacks"], {"now": now, "most": most}).fetchall()
+    return [_missed(now, **row) for row in found]
 
 
-def _missed(overdue: Overdue, now: datetime) -> CompletedClaim:
-    retry = json.loads(overdue.retry)
-    claim = claim_for(*overdue[:7], retry)
-    line = f"No callback came within {overdue.patience}." if overdue.patience else "No callback came."
+def _missed(now: datetime, digest: str, patience: str | None, **claimed: Any) -> CompletedClaim:
+    line = f"No callback came within {patience}." if patience else "No callback came."
     outcome = outcomes.stated_failure(outcomes.TIMEOUT, "CallbackTimeout", line, now, now)
-    outcome = classified(outcome, retry)
-    verdict = verdict_on(outcome, overdue.attempt, retry, losses=overdue.losses)
-    return CompletedClaim(claim, replace(outcome, callback_digest=overdue.digest), verdict)
+    ended = _decided(claim_for(**claimed), outcome)
+    return replace(ended, outcome=replace(ended.outcome, callback_digest=digest))

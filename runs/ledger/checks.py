@@ -57,9 +57,7 @@ def check_end(end: RunEnding, at: str) -> None:
         raise invalid(f"{at}.claim_seq", f"{end.claim_seq} is out of range", code="out_of_range")
     if verdict.state not in NEXT_STATES.get(outcome.kind, ()):
         raise invalid(f"{at}.verdict.state", f"{verdict.state[:40]!r} does not follow {outcome.kind[:40]!r}")
-    if not 0.0 <= verdict.delay <= MAX_DELAY:
-        wrong = f"{verdict.delay:g} s is out of range"
-        raise invalid(f"{at}.verdict.delay", wrong, f"0 to {MAX_DELAY:g}", "out_of_range")
+    expect_between(0, verdict.delay, MAX_DELAY, f"{at}.verdict.delay", f"{verdict.delay:g} s is")
     if outcome.error_class is not None and outcome.error_class not in ErrorClass.values:
         raise invalid(f"{at}.outcome.error_class", f"{outcome.error_class[:40]!r} is no class of errors")
     if verdict.state == LiveState.WAITING_CALLBACK and not DIGEST.fullmatch(outcome.callback_digest or ""):
@@ -68,6 +66,12 @@ def check_end(end: RunEnding, at: str) -> None:
         raise invalid(f"{at}.outcome.fingerprint", "is no fingerprint", "up to 32 hexadecimal digits")
     for name in ("result", "next_input"):
         refuse_large(getattr(outcome, name, None), f"{at}.outcome.{name}")
+
+
+def expect_between(least: float, given: float, most: float, field: str, words: str, hint: str = "") -> None:
+    """Require a number within these bounds; `words` begin the refusal."""
+    if not least <= given <= most:
+        raise invalid(field, f"{words} out of range", hint or f"{least:g} to {most:g}", "out_of_range")
 
 
 def refuse_many(field: str, values: Sequence[object], most: int) -> None:

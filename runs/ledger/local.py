@@ -8,8 +8,8 @@ import psycopg
 from psycopg.rows import dict_row
 from psycopg.types.json import JsonbLoader
 
-from scheduler_project.sdk.ledger.interface import Claim
 from scheduler_project.sdk.ledger.postgres import PostgresLedger
+from scheduler_project.sdk.ledger.postgres_connection import Connection
 
 
 class WorkerCursor(psycopg.Cursor[dict[str, Any]]):
@@ -25,17 +25,19 @@ class LocalLedger(PostgresLedger):
         super().__init__("")
         self._given = connection
 
-    def with_secrets(self, claim: Claim) -> Claim:
-        """Return the claim with the secrets that its target and input refer to."""
-        [found] = self._with_secrets([claim])
-        return found
-
     @contextmanager
-    def _connected(self) -> Iterator[psycopg.Connection[dict[str, Any]]]:
+    def _connected(self) -> Iterator[Connection]:
         """Use the given connection; its owner handles errors."""
-        before = self._given.cursor_factory
-        self._given.cursor_factory = WorkerCursor
-        try:
-            yield self._given
-        finally:
-            self._given.cursor_factory = before
+        with worker_rows(self._given) as connection:
+            yield connection
+
+
+@contextmanager
+def worker_rows(connection: psycopg.Connection[Any]) -> Iterator[Connection]:
+    """Have the connection return rows as a worker's own does."""
+    before = connection.cursor_factory
+    connection.cursor_factory = WorkerCursor
+    try:
+        yield connection
+    finally:
+        connection.cursor_factory = before

@@ -21,9 +21,10 @@ from jobs.errors import Conflict
 from jobs.models import Declaration, JobVersion, Pool
 from jobs.validation.checks import invalid
 from runs.ledger.callbacks import claim_for
-from runs.ledger.checks import check_end, read_member, refuse_many
-from runs.ledger.local import WorkerCursor
+from runs.ledger.checks import check_end, expect_between, read_member, refuse_many
+from runs.ledger.local import worker_rows
 from runs.models import LiveRun, WorkerNode
+from runs.sql import django_session
 from scheduler_project.sdk.errors import LedgerRefused, LedgerUnavailable
 from scheduler_project.sdk.ledger.clock_skew import MAX_SKEW_MS
 from scheduler_project.sdk.ledger.interface import (
@@ -49,6 +50,8 @@ from scheduler_project.sdk.secret_values.references import names_in, without_oth
 
 logger = logging.getLogger(__name__)
 
+# Job and gate, by run, number and worker of a claim.
+LiveClaims = dict[tuple[UUID, int, UUID], tuple[UUID, bool]]
 NO_JOB = UUID(int=0)
 MAX_TARGETS = 5_000
 # Of one tenant in one pool, with what they know all together: each is looked at for as long as its lease lasts.
@@ -69,11 +72,8 @@ class RemoteLedger(PostgresLedger):
 
     def register(self, info: WorkerInfo) -> list[WorkQueue]:
         self._own_names(info.pool, "")
-        if not 1 <= info.slots <= MAX_SLOTS:
-            wrong = f"{info.slots} slots are out of range"
-            raise invalid("slots", wrong, f"1 to {MAX_SLOTS}", "out_of_range")
-        if not 2.0 <= info.lease <= 3600.0:
-            raise invalid("lease", f"{info.lease:g} s is out of range", "2 to 3600 seconds", "out_of_range")
+        expect_between(1, info.slots, MAX_SLOTS, "slots", f"{info.slots} slots are")
+        expect_between(2, info.lease, 3600, "lease", f"{info.lease:g} s is", "2 to 3600 seconds")
         refuse_many("known_targets", info.known_targets, MAX_TARGETS)
         if not Pool.objects.open_to(self.tenant).filter(pk=self.pool.pk).exists():
             raise Conflict(f"the pool {self.pool} is no longer open to {self.tenant}")
@@ -84,11 +84,12 @@ class RemoteLedger(PostgresLedger):
         if not self._owned([beat.incarnation]):
             return HeartbeatResponse(known=False)
         for name in ("slots", "busy", "foreign_busy"):
-            if not 0 <= (given := getattr(beat, name)) <= MAX_SLOTS:
-                raise invalid(name, f"{given} slots are out of range", f"0 to {MAX_SLOTS}", "out_of_range")
-        if beat.skew_ms is not None and not abs(beat.skew_ms) <= MAX_SKEW_MS:
+            expect_between(0, getattr(beat, name), MAX_SLOTS, name, f"{getattr(beat, name)} slots are")
+        if beat.skew_ms is not None:
             hint = "set the clock of the worker's machine: this is over ten years"
-            raise invalid("skew_ms", f"{beat.skew_ms:g} ms is out of range", hint, "out_of_range")
+            expect_between(
+                -MAX_SKEW_MS, beat.skew_ms, MAX_SKEW_MS, "skew_ms", f"{beat.skew_ms:g} ms is", hint
+            )
         refuse_many("held", beat.held, MAX_HELD)
         refuse_many("stopping", beat.stopping, MAX_STOPPING)
         return super().heartbeat(beat)
@@ -111,14 +112,14 @@ class RemoteLedger(PostgresLedger):
         for number, end in enumerate(ends):
             check_end(end, f"ended[{number}]")
         owned = self._owned({end.incarnation for end in ends} | ({request.incarnation} if request else set()))
-        facts = self._facts(ends)
+        live = self._live_claims(ends)
         for number, end in enumerate(ends):
-            if end.log and (end.run_id, end.claim_seq, end.incarnation) in facts and end.incarnation in owned:
+            if end.log and (end.run_id, end.claim_seq, end.incarnation) in live and end.incarnation in owned:
                 member = read_member(end.log, f"ended[{number}].log")
                 with _at_the_cost_of_the_log():
                     self.logs.keep(end.run_id, end.claim_seq, self.tenant.slug, end.incarnation, member)
         ends = [self._with_own_references(end, owned) for end in ends]
-        ours = [self._ended(end, facts) for end in ends if end.incarnation in owned]
+        ours = [self._ended(end, live) for end in ends if end.incarnation in owned]
         done = self.report(ours, request)
         states = iter(done.states)
         return ReportResult([next(states) if end.incarnation in owned else None for end in ends], done.claims)
@@ -127,7 +128,7 @@ class RemoteLedger(PostgresLedger):
         if self._owned([incarnation]):
             super().leave(incarnation)
 
-    def declare(self, pool: str, tenant: str, declarations: Sequence[dict[str, Any]], *more: Any) -> None:
+    def declare(self, pool: str, tenant: str, declarations: Sequence[dict[str, Any]]) -> None:
         self._own_names(pool, tenant)
         refuse_many("declarations", declarations, MAX_DECLARATIONS)
         for number, one in enumerate(declarations):
@@ -137,7 +138,7 @@ class RemoteLedger(PostgresLedger):
         others = Declaration.objects.filter(tenant=self.tenant, name__in=names).exclude(pool=self.pool)
         taken = sorted(others.values_list("name", flat=True))
         ours = [one for one in declarations if one["name"] not in taken]
-        super().declare(self.pool.slug, self.tenant.slug, ours, *more)
+        super().declare(self.pool.slug, self.tenant.slug, ours)
         if taken:
             raise LedgerRefused(f"Another pool declares {', '.join(taken[:5])}; an administrator moves them.")
 
@@ -190,17 +191,15 @@ class RemoteLedger(PostgresLedger):
             raise LedgerRefused(f"This key is of the tenant {self.tenant.slug!r}: name that one, or none.")
 
     def _owned(self, incarnations: Iterable[UUID]) -> set[UUID]:
-        asked = set(incarnations)
-        if unknown := asked - self._looked_up.keys():
+        named = set(incarnations)
+        if unknown := named - self._looked_up.keys():
             nodes = WorkerNode.objects.filter(tenant=self.tenant, pool=self.pool, pk__in=unknown)
             own = set(nodes.values_list("pk", flat=True))
             self._looked_up.update({incarnation: incarnation in own for incarnation in unknown})
-        return {incarnation for incarnation in asked if self._looked_up[incarnation]}
+        return {incarnation for incarnation in named if self._looked_up[incarnation]}
 
     def _own_queue(self, request: ClaimRequest) -> ClaimRequest | None:
-        if not 1 <= request.limit <= MAX_CLAIMS:
-            wrong = f"{request.limit} is out of range"
-            raise invalid("request.limit", wrong, f"1 to {MAX_CLAIMS}", "out_of_range")
+        expect_between(1, request.limit, MAX_CLAIMS, "request.limit", f"{request.limit} is")
         if request.token.int % 256 + request.limit > 256:
             wrong = "leaves no room for the tokens of a batch"
             raise invalid("request.token", wrong, "let its last byte be zero")
@@ -215,7 +214,7 @@ class RemoteLedger(PostgresLedger):
         if not held.exists() or not self._owned([incarnation]):
             raise Conflict("this claim is not, or no longer, this worker's")
 
-    def _facts(self, ends: Sequence[RunEnding]) -> dict[tuple[UUID, int, UUID], tuple[UUID, bool]]:
+    def _live_claims(self, ends: Sequence[RunEnding]) -> LiveClaims:
         """Return job and gate of the claims that are still live. The other ends change nothing."""
         live = LiveRun.objects.filter(pk__in={end.run_id for end in ends}, worker__isnull=False)
         found = live.values_list("pk", "claim_seq", "worker", "job_id", "gated")
@@ -233,12 +232,12 @@ class RemoteLedger(PostgresLedger):
         names = names_in(live.input, spec.target) if live and spec else []
         return replace(end, outcome=replace(end.outcome, next_input=without_other_references(given, names)))
 
-    def _ended(
-        self, end: RunEnding, facts: dict[tuple[UUID, int, UUID], tuple[UUID, bool]]
-    ) -> CompletedClaim:
-        job, gated = facts.get((end.run_id, end.claim_seq, end.incarnation), (NO_JOB, False))
-        claim = claim_for(end.run_id, end.claim_seq, end.incarnation, 0, 0, job, gated, {})
-        claim = replace(claim, token=end.token, tenant_id=self.tenant.pk, tenant=self.tenant.slug)
+    def _ended(self, end: RunEnding, live: LiveClaims) -> CompletedClaim:
+        ids = {name: getattr(end, name) for name in ("run_id", "claim_seq", "incarnation", "token")}
+        job_id, gated = live.get((end.run_id, end.claim_seq, end.incarnation), (NO_JOB, False))
+        claim = claim_for(
+            job_id=job_id, gated=gated, tenant_id=self.tenant.pk, tenant=self.tenant.slug, **ids
+        )
         # Where the log lies is what we have written down, never what the worker says.
         log = None
         with _at_the_cost_of_the_log():
@@ -249,20 +248,12 @@ class RemoteLedger(PostgresLedger):
 
     @contextmanager
     def _connected(self) -> Iterator[Connection]:
-        connection.ensure_connection()
-        raw = connection.connection
-        before = raw.cursor_factory
-        raw.cursor_factory = WorkerCursor
         try:
-            yield raw
+            with worker_rows(django_session()) as raw:
+                yield raw
         except AWAY as error:
             connection.close()
             raise LedgerUnavailable("the database is not available") from error
-        finally:
-            raw.cursor_factory = before
-
-    def close(self) -> None:
-        """Leave the connection to Django, which closes it."""
 
 
 @contextmanager

@@ -30,8 +30,8 @@ SELECT id, state, claim_seq, worker, callback_digest FROM locked;
 
 -- name: overdue_callbacks
 -- Runs whose outcome did not come in time, and what the verdict on them needs to know.
-SELECT live.id, live.claim_seq, live.worker, live.attempt, live.losses, live.job_id, live.gated, live.callback_digest,
-       version.retry::text, version.target -> 'callback' ->> 'timeout'
+SELECT live.id AS run_id, live.claim_seq, live.worker AS incarnation, live.attempt, live.losses, live.job_id, live.gated,
+       live.callback_digest AS digest, version.retry, version.target -> 'callback' ->> 'timeout' AS patience
 FROM beatkeeper_live_run live
 JOIN beatkeeper_job_version version ON version.job_id = live.job_id AND version.version = live.version
 WHERE live.wake_at <= %(now)s AND live.state = 'waiting_callback'

@@ -139,9 +139,9 @@ def long_transactions() -> Findings:
 
 
 def clock() -> Findings:
-    asked = RoundTrip()
+    round_trip = RoundTrip()
     ((theirs,),) = rows("SELECT clock_timestamp()")
-    skew_ms = asked.skew_ms(theirs)
+    skew_ms = round_trip.skew_ms(theirs)
     if skew_ms is None:
         yield note("the database answers too slowly to compare this machine's clock with its own")
     elif abs(skew_ms) <= clock_skew.LIMIT_MS:

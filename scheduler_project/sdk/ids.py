@@ -43,10 +43,6 @@ def whole_milliseconds(instant: datetime) -> datetime:
     return instant.replace(microsecond=instant.microsecond // 1000 * 1000)
 
 
-def instant_of(identity: UUID) -> datetime:
-    return EPOCH + (identity.int >> 80) * MILLISECOND
-
-
 def id_range(start: datetime, end: datetime) -> tuple[UUID, UUID]:
     """Return the bounds of the ids of [start, end), for partition pruning."""
     return UUID(int=milliseconds(start) << 80), UUID(int=milliseconds(end) << 80)

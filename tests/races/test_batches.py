@@ -53,7 +53,7 @@ def test_a_batch_steps_over_what_another_claim_holds(
     ledger: Ledger, other: Session, job: Job, worker: WorkerNode
 ) -> None:
     runs = queued(job, 5)
-    other.execute(SQL["claim"], claim_values(wanted(job, worker), 60.0))
+    other.execute(SQL["claim"], claim_values(wanted(job, worker)))
     assert [claim.run_id for claim in ledger.claim(wanted(job, worker))] == runs[3:]
     other.commit()
     assert LiveRun.objects.filter(state=LiveState.RUNNING).count() == 5
@@ -73,7 +73,7 @@ def test_a_cancel_that_meets_a_batch_waits_and_asks_the_worker(
     other: Session, job: Job, worker: WorkerNode
 ) -> None:
     runs = queued(job, 3)
-    other.execute(SQL["claim"], claim_values(wanted(job, worker), 60.0))
+    other.execute(SQL["claim"], claim_values(wanted(job, worker)))
     with (
         second_connection() as canceller,
         meanwhile(lambda: cancel_live_runs(canceller, runs[1:2], "x")) as cancel,
@@ -104,7 +104,7 @@ def test_an_ask_that_is_still_under_way_is_not_doubled_by_its_repetition(
 ) -> None:
     """The connection was cut, the statement was not: the next answer names what the first ask got, and no more."""
     runs, ask = queued(job, 6), wanted(job, worker)
-    other.execute(SQL["claim"], claim_values(ask, 60.0))
+    other.execute(SQL["claim"], claim_values(ask))
     with meanwhile(lambda: ledger.claim(ask, again=True)) as again:
         wait_until_somebody_waits_for(other)
         other.commit()

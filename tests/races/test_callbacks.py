@@ -11,6 +11,7 @@ from django.db import connection
 from jobs.errors import DomainError
 from runs.ledger import callbacks
 from runs.models import Attempt, LiveRun, Run
+from runs.sql import django_session
 from runs.states import LiveState
 from runs.transitions import Cancelled, cancel_live_runs
 from scheduler_project.sdk.ledger.callback_token import token_of
@@ -87,21 +88,9 @@ def test_of_a_callback_and_a_missed_deadline_the_first_ends_the_attempt(ledger: 
 
 def test_a_callback_after_a_missed_deadline_learns_of_it(ledger: Ledger) -> None:
     claim, token = waiting(ledger)
-    live = LiveRun.objects.get()
+    overdue = callbacks.overdue(django_session(), now() + timedelta(days=1), 100)
     with second_connection() as rescue:
-        overdue = callbacks.Overdue(
-            live.run_id,
-            live.claim_seq,
-            claim.incarnation,
-            1,
-            0,
-            claim.job_id,
-            False,
-            str(live.callback_digest),
-            "{}",
-            "PT1H",
-        )
-        rescue.execute(SQL["end_attempts"], report_values([callbacks._missed(overdue, now())]))
+        rescue.execute(SQL["end_attempts"], report_values(overdue))
         with meanwhile(lambda: complete(claim, token)) as callback:
             wait_until_somebody_waits_for(rescue)
             rescue.commit()

@@ -417,4 +417,4 @@ def test_what_a_dispatch_blocks_for_a_pause_lifted_meanwhile_is_found_by_the_nex
 
 def _claim_values(job: Job, worker: WorkerNode) -> dict[str, Any]:
     queue = WorkQueue(0, job.pool_id, job.tenant_id, "")
-    return claim_values(ClaimRequest(worker.incarnation, base_token(), queue, worker.known_targets), 60.0)
+    return claim_values(ClaimRequest(worker.incarnation, base_token(), queue, worker.known_targets))

@@ -66,7 +66,7 @@ UNTRIED = (LiveState.READY, 0, 0)
 def test_an_ask_that_is_still_under_way_is_waited_for(
     delivery: Delivery, other: Session, wanted: ClaimRequest
 ) -> None:
-    other.execute(SQL["claim"], claim_values(wanted, 60.0))
+    other.execute(SQL["claim"], claim_values(wanted))
     assert not delivery.deliver_all()
     assert held_claims(delivery._runtime).tokens == set(wanted.tokens), "or rescue would count a loss of each"
     other.commit()

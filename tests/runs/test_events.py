@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
+from unittest.mock import patch
 from uuid import UUID
 
 import pytest
@@ -47,13 +48,19 @@ ALL = range(64)
 SECOND = timedelta(seconds=1)
 
 
+@pytest.fixture(autouse=True)
+def own_listeners() -> Iterator[None]:
+    """End what a test adds with the test."""
+    with patch.object(events, "_listeners", list(events._listeners)):
+        yield
+
+
 @pytest.fixture
-def heard() -> Iterator[list[Event]]:
+def emitted() -> list[Event]:
     """Collect what is emitted, in its order."""
     found: list[Event] = []
     events.listen(found.append)
-    yield found
-    events.stop_listening(found.append)
+    return found
 
 
 @pytest.fixture
@@ -62,32 +69,29 @@ def session() -> Iterator[Session]:
         yield connection
 
 
-def of(heard: list[Event], kind: type[Event]) -> list[Any]:
-    return [event for event in heard if isinstance(event, kind)]
+def of(emitted: list[Event], kind: type[Event]) -> list[Any]:
+    return [event for event in emitted if isinstance(event, kind)]
 
 
 class TestListeners:
     def test_one_that_raises_stops_neither_the_others_nor_the_pass(
-        self, heard: list[Event], session: Session, caplog: pytest.LogCaptureFixture
+        self, emitted: list[Event], session: Session, caplog: pytest.LogCaptureFixture
     ) -> None:
         def broken(event: Event) -> None:
             raise RuntimeError("the pager is away")
 
         events.listen(broken)
         events._listeners.insert(0, events._listeners.pop())
-        try:
-            make_due(make_job(), now() - SECOND)
-            assert trigger_due(session, ALL).runs == 1
-        finally:
-            events.stop_listening(broken)
-        assert of(heard, RunsCreated)
+        make_due(make_job(), now() - SECOND)
+        assert trigger_due(session, ALL).runs == 1
+        assert of(emitted, RunsCreated)
         assert "a listener failed at run.created" in caplog.text and "the pager is away" in caplog.text
 
-    def test_one_that_is_added_twice_hears_once(self, heard: list[Event]) -> None:
-        events.listen(heard.append)
-        events.listen(heard.append)
+    def test_one_that_is_added_twice_hears_once(self, emitted: list[Event]) -> None:
+        events.listen(emitted.append)
+        events.listen(emitted.append)
         emit(RunsQueued(pool_id=1, runs=2))
-        assert len(heard) == 1
+        assert len(emitted) == 1
 
     def test_each_event_has_its_name_and_its_lines(self) -> None:
         def kinds(kind: type[Event]) -> Iterator[type[Event]]:
@@ -110,24 +114,24 @@ class TestListeners:
 
 
 class TestAfterCommit:
-    def test_a_service_that_is_rolled_back_reports_nothing(self, heard: list[Event]) -> None:
+    def test_a_service_that_is_rolled_back_reports_nothing(self, emitted: list[Event]) -> None:
         job = post_job()
-        heard.clear()
+        emitted.clear()
         with pytest.raises(ZeroDivisionError), transaction.atomic():
             run_now(job)
             1 / 0  # noqa: B018
-        assert not heard
+        assert not emitted
         run = run_now(job)
-        assert of(heard, RunsCreated) == [RunsCreated(trigger="manual", runs=1, run_ids=[run.pk])]
+        assert of(emitted, RunsCreated) == [RunsCreated(trigger="manual", runs=1, run_ids=[run.pk])]
 
-    def test_a_service_reports_when_the_outermost_transaction_commits(self, heard: list[Event]) -> None:
+    def test_a_service_reports_when_the_outermost_transaction_commits(self, emitted: list[Event]) -> None:
         with transaction.atomic():
             emit_on_commit(RunsQueued(pool_id=1, runs=1))
-            assert not heard
-        assert len(heard) == 1
+            assert not emitted
+        assert len(emitted) == 1
 
     def test_a_pass_that_is_rolled_back_reports_nothing(
-        self, heard: list[Event], session: Session, monkeypatch: pytest.MonkeyPatch
+        self, emitted: list[Event], session: Session, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Its last write fails, long after a job was parked and runs were made."""
         make_due(make_job(), now() - SECOND)
@@ -135,35 +139,32 @@ class TestAfterCommit:
         monkeypatch.setattr(trigger, "_write_or_halve", fail_after(trigger._write_or_halve))
         with pytest.raises(ZeroDivisionError):
             trigger_due(session, ALL)
-        assert not heard
+        assert not emitted
         monkeypatch.undo()
         assert trigger_due(session, ALL).parked == 1
-        assert [kind.name.value for kind in heard] == ["run.created", "job.parked"]
+        assert [kind.name.value for kind in emitted] == ["run.created", "job.parked"]
 
-    def test_it_reports_only_when_it_is_over(self, heard: list[Event], session: Session) -> None:
+    def test_it_reports_only_when_it_is_over(self, emitted: list[Event], session: Session) -> None:
         seen: list[int] = []
 
         def look(event: Event) -> None:
             seen.append(session.info.transaction_status)
 
         events.listen(look)
-        try:
-            job = make_job()
-            make_due(job, now() - SECOND)
-            trigger_due(session, ALL)
-            dispatch_pool(session, job.pool_id, now())
-        finally:
-            events.stop_listening(look)
-        assert len(seen) == len(heard) >= 2 and set(seen) == {0}, "0: no transaction is open"
+        job = make_job()
+        make_due(job, now() - SECOND)
+        trigger_due(session, ALL)
+        dispatch_pool(session, job.pool_id, now())
+        assert len(seen) == len(emitted) >= 2 and set(seen) == {0}, "0: no transaction is open"
 
-    def test_an_edit_reports_what_it_triggers_once_it_commits(self, heard: list[Event]) -> None:
+    def test_an_edit_reports_what_it_triggers_once_it_commits(self, emitted: list[Event]) -> None:
         job = post_job(schedule={"every": 3600})
         make_due(job, now() - SECOND)
-        heard.clear()
+        emitted.clear()
         with transaction.atomic():
             edit_job(job, {"schedule": {"every": 7200}})
-            assert not heard
-        assert of(heard, RunsCreated) == [RunsCreated(trigger="schedule", runs=1)]
+            assert not emitted
+        assert of(emitted, RunsCreated) == [RunsCreated(trigger="schedule", runs=1)]
 
 
 def fail_after(act: Any) -> Any:
@@ -175,65 +176,65 @@ def fail_after(act: Any) -> Any:
 
 
 class TestPasses:
-    def test_one_event_a_pass_however_many_runs(self, heard: list[Event], session: Session) -> None:
+    def test_one_event_a_pass_however_many_runs(self, emitted: list[Event], session: Session) -> None:
         job = make_job()
         for _ in range(3):
             make_due(make_job(tenant=job.tenant, pool=job.pool), now() - SECOND)
         trigger_due(session, ALL)
         make_worker(job.pool, slots=10)
         dispatch_pool(session, job.pool_id, now() + SECOND)
-        assert of(heard, RunsCreated) == [RunsCreated(trigger="schedule", runs=3)]
-        assert sum(event.runs for event in of(heard, RunsQueued)) <= 3
+        assert of(emitted, RunsCreated) == [RunsCreated(trigger="schedule", runs=3)]
+        assert sum(event.runs for event in of(emitted, RunsQueued)) <= 3
 
-    def test_a_queue_that_stops_is_reported_once(self, heard: list[Event], session: Session) -> None:
+    def test_a_queue_that_stops_is_reported_once(self, emitted: list[Event], session: Session) -> None:
         live = make_run(make_job())
         for _ in range(2):
             dispatch_pool(session, live.pool_id, now())
-        assert of(heard, QueuesStopped) == [
+        assert of(emitted, QueuesStopped) == [
             QueuesStopped(pool_id=live.pool_id, reasons={live.tenant_id: Reason.NO_LIVE_WORKER})
         ]
 
     def test_a_lost_attempt_is_reported_with_what_became_of_the_run(
-        self, heard: list[Event], session: Session
+        self, emitted: list[Event], session: Session
     ) -> None:
         live = make_run(make_job(), LiveState.RUNNING)
         states = fail_claims(session, {live.pk: live.claim_seq}, "The worker was lost.")
-        assert of(heard, RunsLost) == [RunsLost(states=states, line="The worker was lost.")]
+        assert of(emitted, RunsLost) == [RunsLost(states=states, line="The worker was lost.")]
         assert set(states) == {live.pk}
-        assert not of(heard, WorkersExpired)
+        assert not of(emitted, WorkersExpired)
 
-    def test_a_cancel_is_reported(self, heard: list[Event]) -> None:
+    def test_a_cancel_is_reported(self, emitted: list[Event]) -> None:
         live = make_run(make_job())
         cancel_run(live.run, "enough")
-        assert of(heard, RunsCancelled) == [
+        assert of(emitted, RunsCancelled) == [
             RunsCancelled(ended=[live.pk], requested=[], reason=Reason.CANCELLED.noted("enough"))
         ]
 
-    def test_a_job_that_cannot_be_planned_is_reported(self, heard: list[Event], session: Session) -> None:
+    def test_a_job_that_cannot_be_planned_is_reported(self, emitted: list[Event], session: Session) -> None:
         job = make_job(spec={"schedule": {"cron": "no cron"}})
         make_due(job, now() - SECOND)
         trigger_due(session, ALL)
-        [parked] = of(heard, JobParked)
+        [parked] = of(emitted, JobParked)
         assert parked.job_id == job.pk and "cannot be reckoned" in parked.note
 
 
 class TestDeadRuns:
     def test_a_run_that_dies_in_a_worker_is_reported_once(
-        self, heard: list[Event], session: Session, ledger: PostgresLedger
+        self, emitted: list[Event], session: Session, ledger: PostgresLedger
     ) -> None:
         live = make_run(post_job(), LiveState.QUEUED)
         claim = claim_next(ledger, live.run.job)
         assert claim is not None
         tell(ledger, claim, failed(), DEAD)
         assert (announce_dead_runs(session), announce_dead_runs(session)) == (1, 0)
-        [died] = of(heard, RunsDied)
+        [died] = of(emitted, RunsDied)
         [dead] = died.dead
         assert (dead.run_id, dead.job_id, dead.tenant_id) == (live.pk, live.job_id, live.tenant_id)
         assert dead.error_type and dead.fingerprint
         assert DeadLetter.objects.get().announced
 
     def test_one_whose_report_was_not_noted_is_reported_again(
-        self, heard: list[Event], session: Session, ledger: PostgresLedger, monkeypatch: pytest.MonkeyPatch
+        self, emitted: list[Event], session: Session, ledger: PostgresLedger, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         live = make_run(post_job(), LiveState.QUEUED)
         claim = claim_next(ledger, live.run.job)
@@ -244,10 +245,10 @@ class TestDeadRuns:
             announce_dead_runs(session)
         monkeypatch.undo()
         announce_dead_runs(session)
-        assert len(of(heard, RunsDied)) == 2
+        assert len(of(emitted, RunsDied)) == 2
 
     def test_one_that_a_listener_could_not_accept_is_reported_again(
-        self, heard: list[Event], session: Session
+        self, emitted: list[Event], session: Session
     ) -> None:
         from tests.support.factories import make_dead
 
@@ -260,10 +261,7 @@ class TestDeadRuns:
                 raise ConnectionError("the pager is away")
 
         events.listen(away_at_first)
-        try:
-            assert [announce_dead_runs(session) for _ in range(3)] == [1, 1, 0]
-        finally:
-            events.stop_listening(away_at_first)
+        assert [announce_dead_runs(session) for _ in range(3)] == [1, 1, 0]
         assert len(calls) == 2
 
     def test_the_log_names_it(self, caplog: pytest.LogCaptureFixture, session: Session) -> None:

@@ -46,6 +46,8 @@ HELD_IN_A_ROW = 5
 # By the report that closes a breaker.
 MAX_RELEASED = 200
 MAX_QUEUES_WITH_WORK = 200
+# The guard ends a run at its time limit; so many seconds later recovery believes that the guard is gone.
+OVERTIME = 60.0
 MAX_JOB_NAME = 120
 OUTCOMES = {"timeout": "timeout", "worker_lost": "lost", "cancelled": "cancelled"}
 
@@ -54,19 +56,12 @@ class PostgresLedger:
     """A ledger on one connection, opened when first used, and anew after a fork or a failure."""
 
     def __init__(
-        self,
-        dsn: str,
-        *,
-        overtime: float = 60.0,
-        of_tenant: int | None = None,
-        answer_seconds: float = ANSWER_SECONDS,
+        self, dsn: str, *, of_tenant: int | None = None, answer_seconds: float = ANSWER_SECONDS
     ) -> None:
         self._dsn = dsn
         self._answer_seconds = answer_seconds
         # None: a worker of the platform's own, which serves every queue of its pool.
         self._of_tenant = of_tenant
-        # The guard ends a run at its time limit; this much later rescue believes that the guard is gone.
-        self._overtime = overtime
         self._lock = threading.RLock()
         self._connection: AnsweringConnection | None = None
         self._pid = 0
@@ -96,11 +91,11 @@ class PostgresLedger:
         with self._transaction() as connection:
             # A lost heartbeat costs nothing, so none waits for the disk.
             connection.execute(f"SET LOCAL synchronous_commit = off; {SHORT_SILENCE}")
-            asked = RoundTrip()
+            round_trip = RoundTrip()
             row = connection.execute(SQL["heartbeat"], values).fetchone()
             if row is None:
                 return HeartbeatResponse(known=False)
-            skew_ms = asked.skew_ms(row["last_beat_at"])
+            skew_ms = round_trip.skew_ms(row["last_beat_at"])
             values["pool_id"] = row["pool_id"]
             in_question = connection.execute(SQL["claims_in_hand"], values).fetchall() if beat.held else []
             return HeartbeatResponse(
@@ -125,14 +120,14 @@ class PostgresLedger:
         return _queues(connection.execute(SQL["queues_with_work"], values))
 
     def claim(self, request: ClaimRequest, again: bool = False) -> list[Claim]:
-        values = claim_values(request, self._overtime)
-        with self._connected() as connection, _asked_before():
+        values = claim_values(request)
+        with self._connected() as connection, _requested_before():
             if again and (rows := connection.execute(SQL["claim_again"], values).fetchall()):
-                return self._with_secrets([_claim(row) for row in rows])
+                return self.with_secrets([_claim(row) for row in rows])
             for _ in range(HELD_IN_A_ROW):
                 rows = connection.execute(SQL["claim"], values).fetchall()
                 if claims := _claims(rows):
-                    return self._with_secrets(claims)
+                    return self.with_secrets(claims)
                 if not rows:
                     break
             return []
@@ -143,7 +138,7 @@ class PostgresLedger:
         plain = [one for one in ended if not one.claim.gated]
         rows: list[Row] = []
         if plain or request:
-            with self._connected() as connection, _asked_before():
+            with self._connected() as connection, _requested_before():
                 ends, rows = self._exchange(connection, report_values(plain), request)
                 for one, (state, gated) in zip(plain, ends, strict=True):
                     states[one.claim.token] = state
@@ -151,12 +146,12 @@ class PostgresLedger:
                         # The job got its gate after the claim: somebody may have begun to wait for this run.
                         with connection.transaction():
                             _settle(connection, one, state, _lock_gate(connection, one.claim))
-        claims = self._with_secrets(_claims(rows))
+        claims = self.with_secrets(_claims(rows))
         if request is not None and rows and not claims:
             claims = self.claim(request)
         return ReportResult([states[one.claim.token] for one in ended], claims)
 
-    def _with_secrets(self, claims: list[Claim]) -> list[Claim]:
+    def with_secrets(self, claims: list[Claim]) -> list[Claim]:
         """Add the secrets that claims refer to, by one more statement. Claims of one queue are of one tenant."""
         names = {claim.token: names_in(claim.target, claim.input) for claim in claims}
         secrets = sorted({name for needed in names.values() for name in needed})
@@ -181,8 +176,7 @@ class PostgresLedger:
         """Send report and claim together as one transaction: one round trip, and one wait for the disk."""
         with connection.pipeline():
             reported = connection.execute(SQL["end_attempts"], values) if values["run_ids"] else None
-            wanted = claim_values(request, self._overtime) if request else None
-            claimed = connection.execute(SQL["claim"], wanted) if wanted else None
+            claimed = connection.execute(SQL["claim"], claim_values(request)) if request else None
         ends = _endings(connection, values, reported.fetchall() if reported else [])
         return ends, claimed.fetchall() if claimed else []
 
@@ -282,7 +276,7 @@ def _begin(name: str) -> str:
 
 
 @contextmanager
-def _asked_before() -> Iterator[None]:
+def _requested_before() -> Iterator[None]:
     """Report the ledger as away while an earlier request of these tokens is under way; then they find its claims."""
     try:
         yield
@@ -290,7 +284,7 @@ def _asked_before() -> Iterator[None]:
         raise LedgerUnavailable(without_dsn(error)) from error
 
 
-def claim_values(request: ClaimRequest, overtime: float) -> dict[str, Any]:
+def claim_values(request: ClaimRequest) -> dict[str, Any]:
     return {
         "worker": request.incarnation,
         "tokens": request.tokens,
@@ -298,7 +292,7 @@ def claim_values(request: ClaimRequest, overtime: float) -> dict[str, Any]:
         "pool_id": request.queue.pool_id,
         "tenant_id": request.queue.tenant_id,
         "known": list(request.known_targets),
-        "grace": overtime,
+        "grace": OVERTIME,
     }
 
 

@@ -86,6 +86,8 @@ class LineWriter(io.TextIOBase):
     A secret may come in several writes, so only whole lines are passed on while there are secrets.
     """
 
+    encoding = "utf-8"
+
     def __init__(self, log: AttemptLog, stream: str, original: TextIO) -> None:
         self._log, self._stream, self._original = log, stream, original
         self._rest = ""
@@ -127,13 +129,6 @@ class LineWriter(io.TextIOBase):
 
     def writable(self) -> bool:
         return True
-
-    def isatty(self) -> bool:
-        return False
-
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        return "utf-8"
 
     def fileno(self) -> int:
         return self._original.fileno()
@@ -194,38 +189,24 @@ def _is_quiet(record: logging.LogRecord) -> bool:
 
 @contextlib.contextmanager
 def captured(log: AttemptLog) -> Iterator[None]:
-    out, err = sys.stdout, sys.stderr
-    stdout, stderr = LineWriter(log, "stdout", out), LineWriter(log, "stderr", err)
-    handler = LogRecords(log)
+    stdout, stderr = LineWriter(log, "stdout", sys.stdout), LineWriter(log, "stderr", sys.stderr)
+    handler, mask = LogRecords(log), RecordMask(log.masked)
     # Celery keeps its task logger from reaching the root logger.
     task_logger = logging.getLogger("celery.task")
     loggers = [logging.getLogger()] + ([] if task_logger.propagate else [task_logger])
-    for logger in loggers:
-        logger.addHandler(handler)
-    sys.stdout, sys.stderr = stdout, stderr
-    try:
-        with in_use(log.masked), _records_masked(log.masked):
-            yield
-    finally:
-        sys.stdout, sys.stderr = out, err
+    with contextlib.ExitStack() as at_end:
+        for end in (log.close, stderr.finish, stdout.finish):
+            at_end.callback(end)
         for logger in loggers:
-            logger.removeHandler(handler)
-        stdout.finish()
-        stderr.finish()
-        log.close()
-
-
-@contextlib.contextmanager
-def _records_masked(masked: Masker) -> Iterator[None]:
-    mask = RecordMask(masked)
-    handlers = _handlers() if masked else []
-    for handler in handlers:
-        handler.addFilter(mask)
-    try:
+            at_end.callback(logger.removeHandler, handler)
+            logger.addHandler(handler)
+        at_end.enter_context(contextlib.redirect_stderr(stderr))
+        at_end.enter_context(contextlib.redirect_stdout(stdout))
+        at_end.enter_context(in_use(log.masked))
+        for writer in _handlers() if log.masked else []:
+            at_end.callback(writer.removeFilter, mask)
+            writer.addFilter(mask)
         yield
-    finally:
-        for handler in handlers:
-            handler.removeFilter(mask)
 
 
 def _handlers() -> list[logging.Handler]:

@@ -77,9 +77,20 @@ class FolderLogStore:
 
     def _add_member(self, tenant: str, incarnation: UUID, member: bytes) -> LogPointer:
         name = object_name(tenant, incarnation, datetime.now(timezone.utc))
-        path = self.root / name
-        self._make_folder(path.parent)
-        return LogPointer(name, *_append(path, member))
+        # Every worker of a tenant and hour has an object of its own, but its children and its guard share it.
+        with self._locked(self.root / name) as file:
+            offset = file.seek(0, os.SEEK_END)
+            try:
+                written = 0
+                while written < len(member):
+                    written += file.write(member[written:])
+            except OSError:
+                # Half a member would make every later one of the object unreadable in one stream.
+                file.truncate(offset)
+                raise
+            fcntl.flock(file, fcntl.LOCK_UN)
+            os.fdatasync(file.fileno())
+        return LogPointer(name, offset, len(member))
 
     def kept(self, run: UUID, claim_seq: int) -> LogPointer | None:
         try:
@@ -109,13 +120,10 @@ class FolderLogStore:
 
     def _make_folder(self, folder: Path) -> None:
         """Create the folder with those above it, closed to others such as the user that commands run as."""
-        missing = [
-            step for step in (folder, *folder.parents) if step == self.root or self.root in step.parents
-        ]
-        if not self.root.exists():
-            self.root.parent.mkdir(parents=True, exist_ok=True)
-        for step in reversed(missing):
-            step.mkdir(mode=FOLDER_MODE, exist_ok=True)
+        self.root.parent.mkdir(parents=True, exist_ok=True)
+        for step in reversed((folder, *folder.parents)):
+            if step.is_relative_to(self.root):
+                step.mkdir(mode=FOLDER_MODE, exist_ok=True)
 
     @contextlib.contextmanager
     def _locked(self, path: Path) -> Iterator[IO[bytes]]:
@@ -141,21 +149,3 @@ def object_name(tenant: str, incarnation: UUID, at: datetime) -> str:
 
 def _for_owner_and_group(path: str, flags: int) -> int:
     return os.open(path, flags, FILE_MODE)
-
-
-def _append(path: Path, member: bytes) -> tuple[int, int]:
-    with open(path, "ab", buffering=0, opener=_for_owner_and_group) as file:
-        # Every worker of a tenant and hour has an object of its own, but its children and its guard share it.
-        fcntl.flock(file, fcntl.LOCK_EX)
-        offset = file.seek(0, os.SEEK_END)
-        try:
-            written = 0
-            while written < len(member):
-                written += file.write(member[written:])
-        except OSError:
-            # Half a member would make every later one of the object unreadable in one stream.
-            file.truncate(offset)
-            raise
-        fcntl.flock(file, fcntl.LOCK_UN)
-        os.fdatasync(file.fileno())
-    return offset, len(member)

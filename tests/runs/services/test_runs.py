@@ -16,7 +16,7 @@ from jobs.services.status import cancel_job, pause_job
 from runs.models import LiveRun, Run
 from runs.services.runs import NotPermitted, RunIdTaken, cancel_run, retry_run, run_now
 from runs.states import FinalState, LiveState, Trigger
-from scheduler_project.sdk.ids import created_run_id, instant_of
+from scheduler_project.sdk.ids import created_run_id, milliseconds
 from tests.support.factories import make_finished_run, make_pool, make_run, make_tenant, post_job
 
 pytestmark = pytest.mark.django_db
@@ -45,7 +45,8 @@ def test_a_run_asked_for_is_ready_now() -> None:
     assert (run.trigger, run.version, run.state, run.priority) == (Trigger.MANUAL, 1, None, 700)
     assert run.input == live.input == {"date": "2026-11-18"}
     assert (live.state, live.target_key, live.gated) == ("ready", job.spec.target_key, True)
-    assert run.planned_at == instant_of(run.pk) <= database_now()
+    assert milliseconds(run.planned_at) == run.pk.int >> 80
+    assert run.planned_at <= database_now()
     assert live.rank == int(run.planned_at.timestamp() * 1000) - 700 * 300
     assert run.requested_by == "system" and entries(run) == ["run.requested"]
 
@@ -137,7 +138,7 @@ def test_a_retry_is_a_new_run_of_the_same_version_input_and_time(state: str) -> 
     assert (retry.retry_of, retry.version, retry.input) == (run.pk, 1, {"a": 1})
     assert (retry.trigger, retry.planned_at, retry.priority) == (Trigger.RETRY, run.planned_at, 10)
     assert (live.state, live.target_key) == ("ready", "tests.succeeds")
-    assert instant_of(retry.pk) > run.planned_at
+    assert retry.pk.int >> 80 > milliseconds(run.planned_at)
     assert Run.objects.get(pk=run.pk).state == state
     assert entries(retry) == ["run.retried"]
 
