@@ -98,14 +98,6 @@ class RemoteLedger(PostgresLedger):
         own = self._own_queue(request)
         return super().claim(own, again) if own else []
 
-    def report(self, ended: Sequence[CompletedClaim], request: ClaimRequest | None = None) -> ReportResult:
-        done = super().report(ended, self._own_queue(request) if request else None)
-        for one, state in zip(ended, done.states, strict=True):
-            if state is not None:
-                with _at_the_cost_of_the_log():
-                    self.logs.discard(one.claim.run_id, one.claim.claim_seq)
-        return done
-
     def report_ends(self, ends: Sequence[RunEnding], request: ClaimRequest | None) -> ReportResult:
         """Report each end by itself: one that is not this worker's changes nothing and costs the others nothing."""
         refuse_many("ended", ends, MAX_CLAIMS)
@@ -120,7 +112,11 @@ class RemoteLedger(PostgresLedger):
                     self.logs.keep(end.run_id, end.claim_seq, self.tenant.slug, end.incarnation, member)
         ends = [self._with_own_references(end, owned) for end in ends]
         ours = [self._ended(end, live) for end in ends if end.incarnation in owned]
-        done = self.report(ours, request)
+        done = self.report(ours, self._own_queue(request) if request else None)
+        for one, state in zip(ours, done.states, strict=True):
+            if state is not None:
+                with _at_the_cost_of_the_log():
+                    self.logs.discard(one.claim.run_id, one.claim.claim_seq)
         states = iter(done.states)
         return ReportResult([next(states) if end.incarnation in owned else None for end in ends], done.claims)
 
@@ -149,13 +145,11 @@ class RemoteLedger(PostgresLedger):
         return super().declaration_errors(self.tenant.slug, list(ours.values_list("name", flat=True)))
 
     def keep_log(self, run: UUID, claim_seq: int, incarnation: UUID, member: bytes) -> LogPointer:
-        self._own_claim(run, claim_seq, incarnation)
-        with _refusing_the_log():
+        with self._own_log(run, claim_seq, incarnation):
             return self.logs.keep(run, claim_seq, self.tenant.slug, incarnation, member)
 
     def append_log(self, run: UUID, claim_seq: int, incarnation: UUID, offset: int, lines: bytes) -> int:
-        self._own_claim(run, claim_seq, incarnation)
-        with _refusing_the_log():
+        with self._own_log(run, claim_seq, incarnation):
             return self.logs.append(run, claim_seq, offset, lines)
 
     # What is ours.
@@ -208,11 +202,18 @@ class RemoteLedger(PostgresLedger):
             return None
         return replace(request, queue=WorkQueue(request.queue.id, self.pool.pk, self.tenant.pk, ""))
 
-    def _own_claim(self, run: UUID, claim_seq: int, incarnation: UUID) -> None:
-        """Refuse a claim that is no longer, or never was, this worker's."""
+    @contextmanager
+    def _own_log(self, run: UUID, claim_seq: int, incarnation: UUID) -> Iterator[None]:
+        """Refuse a claim that is no longer, or never was, this worker's, and a log that cannot be kept."""
         held = LiveRun.objects.filter(pk=run, claim_seq=claim_seq, worker=incarnation)
         if not held.exists() or not self._owned([incarnation]):
             raise Conflict("this claim is not, or no longer, this worker's")
+        try:
+            yield
+        except OSError as error:
+            # The worker goes on without the log.
+            logger.exception("the log store failed")
+            raise Conflict("the log store cannot keep this now") from error
 
     def _live_claims(self, ends: Sequence[RunEnding]) -> LiveClaims:
         """Return job and gate of the claims that are still live. The other ends change nothing."""
@@ -263,13 +264,3 @@ def _at_the_cost_of_the_log() -> Iterator[None]:
         yield
     except OSError:
         logger.exception("the log store failed")
-
-
-@contextmanager
-def _refusing_the_log() -> Iterator[None]:
-    """Answer that the log cannot be kept; the worker goes on without it."""
-    try:
-        yield
-    except OSError as error:
-        logger.exception("the log store failed")
-        raise Conflict("the log store cannot keep this now") from error

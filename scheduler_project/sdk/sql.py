@@ -1,7 +1,7 @@
 """Read named statements, and the fragments that they share, from .sql files.
 
 `-- name: claim` begins a statement; the comment below it states its purpose. `-- fragment: living_worker(worker, now)`
-begins a piece that others include with arguments of their own: `{{living_worker(node, clock_timestamp())}}`.
+begins a piece that others include with arguments of their own: `{{living_worker(worker, clock_timestamp())}}`.
 """
 
 from __future__ import annotations

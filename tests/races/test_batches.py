@@ -99,18 +99,18 @@ def test_of_a_batch_that_meets_a_pause_only_what_is_not_paused_is_claimed(
     assert [claim.job_id for claim in ledger.claim(wanted(job, worker))] == [job.id]
 
 
-def test_an_ask_that_is_still_under_way_is_not_doubled_by_its_repetition(
+def test_a_request_that_is_still_under_way_is_not_doubled_by_its_repetition(
     ledger: Ledger, other: Session, job: Job, worker: WorkerNode
 ) -> None:
-    """The connection was cut, the statement was not: the next answer names what the first ask got, and no more."""
-    runs, ask = queued(job, 6), wanted(job, worker)
-    other.execute(SQL["claim"], claim_values(ask))
-    with meanwhile(lambda: ledger.claim(ask, again=True)) as again:
+    """The connection was cut, the statement was not: the next answer names what the first request got, and no more."""
+    runs, request = queued(job, 6), wanted(job, worker)
+    other.execute(SQL["claim"], claim_values(request))
+    with meanwhile(lambda: ledger.claim(request, again=True)) as again:
         wait_until_somebody_waits_for(other)
         other.commit()
         with pytest.raises(LedgerUnavailable):
             again.result(timeout=60)
-    claims = once_it_answers(lambda: ledger.claim(ask, again=True))
+    claims = once_it_answers(lambda: ledger.claim(request, again=True))
     assert [claim.run_id for claim in claims] == runs[:3]
     assert LiveRun.objects.filter(state=LiveState.RUNNING).count() == 3
 

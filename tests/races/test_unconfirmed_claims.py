@@ -63,7 +63,7 @@ def state_of(claim: Claim) -> tuple[str, int, int]:
 UNTRIED = (LiveState.READY, 0, 0)
 
 
-def test_an_ask_that_is_still_under_way_is_waited_for(
+def test_a_request_that_is_still_under_way_is_waited_for(
     delivery: Delivery, other: Session, wanted: ClaimRequest
 ) -> None:
     other.execute(SQL["claim"], claim_values(wanted))

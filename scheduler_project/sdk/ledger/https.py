@@ -8,7 +8,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit, urlunsplit
 from uuid import UUID
@@ -49,11 +49,8 @@ LATER = (408, 425, 429)
 @dataclass(frozen=True)
 class Address:
     url: str
-    key: str
+    key: str = field(repr=False)
     ca_file: str = ""
-
-    def __repr__(self) -> str:
-        return f"Address({self.url!r})"
 
 
 def remote_ledger_url(url: str, key: str, ca_file: str = "") -> str:
@@ -101,8 +98,7 @@ class HttpsLedger:
     def heartbeat(self, beat: Beat) -> HeartbeatResponse:
         round_trip = RoundTrip()
         reply = self._request(wire.HeartbeatReply, "/heartbeat", beat)
-        skew_ms = round_trip.skew_ms(reply.at) if reply.at else None
-        return HeartbeatResponse(**{**vars(reply.response), "skew_ms": skew_ms})
+        return replace(reply.response, skew_ms=round_trip.skew_ms(reply.at) if reply.at else None)
 
     def claim(self, request: ClaimRequest, again: bool = False) -> list[Claim]:
         return self._request(list[Claim], "/claim", wire.ClaimBody(request, again))
@@ -118,10 +114,8 @@ class HttpsLedger:
         """Declare all at once, and each by itself when one is refused: it must not cost the others."""
         try:
             self._request(bool, "/declare", wire.DeclareBody(pool, tenant, declarations))
-        except KeyRefused:
-            raise
-        except LedgerRefused:
-            if len(declarations) <= 1:
+        except LedgerRefused as refusal:
+            if isinstance(refusal, KeyRefused) or len(declarations) <= 1:
                 raise
             errors = []
             for one in declarations:

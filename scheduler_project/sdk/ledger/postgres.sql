@@ -94,26 +94,26 @@ SELECT known_targets FROM beatkeeper_worker_node WHERE incarnation = %(incarnati
 -- a pause or a blackout, or no longer permitted in the pool, goes back to ready by the same statement. The tokens
 -- follow the ranks, and a run that is held takes none. Of what is queued in the pool for this worker's tenant, or for
 -- all, a slot takes twice its share at the most, or others were idle.
-WITH node AS MATERIALIZED (
+WITH worker AS MATERIALIZED (
     SELECT pool_id, greatest(1, slots) AS slots, coalesce(tenant_id, 0) AS from_tenant,
            coalesce(tenant_id, 2147483647) AS to_tenant
-    FROM beatkeeper_worker_node node
-    WHERE incarnation = %(worker)s AND pool_id = %(pool_id)s AND {{living_worker(node, clock_timestamp())}}
+    FROM beatkeeper_worker_node worker
+    WHERE incarnation = %(worker)s AND pool_id = %(pool_id)s AND {{living_worker(worker, clock_timestamp())}}
 ), share AS MATERIALIZED (
     SELECT CASE WHEN %(most)s = 1 THEN 1 ELSE least(%(most)s, (
-        SELECT ceil(2 * count(*) / node.slots::float8)::int
+        SELECT ceil(2 * count(*) / worker.slots::float8)::int
         FROM (SELECT FROM beatkeeper_live_run live
               WHERE live.state = 'queued' AND live.pool_id = %(pool_id)s
                 -- A range and not an OR, so that the index is used for one tenant and for all.
-                AND live.tenant_id BETWEEN node.from_tenant AND node.to_tenant
-              ORDER BY live.tenant_id LIMIT %(most)s * node.slots) queued)) END AS runs
-    FROM node
+                AND live.tenant_id BETWEEN worker.from_tenant AND worker.to_tenant
+              ORDER BY live.tenant_id LIMIT %(most)s * worker.slots) queued)) END AS runs
+    FROM worker
 ), picked AS MATERIALIZED (
     -- The outer limit tells the planner how few they are.
     SELECT id, rank FROM (
         SELECT live.id, live.rank FROM beatkeeper_live_run live
         WHERE live.state = 'queued' AND live.pool_id = %(pool_id)s AND live.tenant_id = %(tenant_id)s
-          AND live.target_key = ANY (%(known)s) AND EXISTS (SELECT FROM node)
+          AND live.target_key = ANY (%(known)s) AND EXISTS (SELECT FROM worker)
         ORDER BY live.rank LIMIT (SELECT runs FROM share)
         -- Of two workers with a wake-up each, one has the row; the other takes the next. A run that is being cancelled
         -- or recalled is skipped as well: after the commit it is no longer queued.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from datetime import datetime
 from functools import lru_cache
@@ -125,11 +126,8 @@ def _read(kind: Any, value: Any, at: str) -> Any:
         return _read_object(kind, value, at)
     origin = get_origin(kind)
     if origin in (Union, UnionType):
-        kinds = get_args(kind)
-        if value is None and type(None) in kinds:
-            return None
-        [only] = [one for one in kinds if one is not type(None)]
-        return _read(only, value, at)
+        [only] = [one for one in get_args(kind) if one is not type(None)]
+        return None if value is None else _read(only, value, at)
     if origin is not None:
         return _read_many(origin, get_args(kind), value, at)
     return _read_plain(kind, value, at)
@@ -160,13 +158,10 @@ def _read_many(origin: Any, kinds: tuple[Any, ...], value: Any, at: str) -> Any:
 
 
 def _read_plain(kind: Any, value: Any, at: str) -> Any:
-    if kind is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-        try:
-            number = float(value)
-        except OverflowError:
-            number = math.inf
-        if math.isfinite(number):
-            return number
+    if kind is float and type(value) in (int, float):
+        with suppress(OverflowError):
+            if math.isfinite(number := float(value)):
+                return number
     elif kind in (UUID, datetime) and isinstance(value, str):
         return _read_text(kind, value, at)
     elif type(value) is kind:

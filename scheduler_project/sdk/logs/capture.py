@@ -98,8 +98,7 @@ class LineWriter(io.TextIOBase):
         with self._lock:
             *lines, self._rest = (self._rest + text).split("\n")
             for line in lines:
-                self._log.write(self._stream, self._log.masked.shortened(line, MAX_LINE))
-                self._pass_on(line + "\n")
+                self._put(line, "\n")
             if len(self._rest) >= MAX_LINE:
                 self._cut(self._log.masked.cut(self._rest))
         if not self._log.masked:
@@ -115,13 +114,13 @@ class LineWriter(io.TextIOBase):
         """Write the beginning of a line that has no end yet."""
         line, self._rest = self._rest[:at], self._rest[at:]
         if line:
-            self._log.write(self._stream, self._log.masked.shortened(line, MAX_LINE))
-            self._pass_on(line)
+            self._put(line)
 
-    def _pass_on(self, text: str) -> None:
+    def _put(self, line: str, end: str = "") -> None:
+        self._log.write(self._stream, self._log.masked.shortened(line, MAX_LINE))
         if self._log.masked:
             with contextlib.suppress(Exception):
-                self._original.write(self._log.masked(text))
+                self._original.write(self._log.masked(line + end))
 
     def flush(self) -> None:
         with contextlib.suppress(Exception):

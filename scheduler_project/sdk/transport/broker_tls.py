@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import ssl
-from functools import cache, partial
+from functools import cache
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlsplit
 
@@ -71,12 +71,9 @@ class CheckedAMQP(AMQP):
 
 def as_the_app_says(connection: Any) -> Any:
     """Check the connection of an app, as far as the app's own options leave it open."""
-    connection.get_transport_cls = partial(_checking, connection.get_transport_cls)
+    of_the_app = connection.get_transport_cls
+    connection.get_transport_cls = lambda: transport_with(CheckingTransport, of_the_app())
     return connection
-
-
-def _checking(get_transport_cls: Any) -> Any:
-    return transport_with(CheckingTransport, get_transport_cls())
 
 
 @cache

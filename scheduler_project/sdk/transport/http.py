@@ -69,7 +69,7 @@ class HttpTransport:
         self._pid = os.getpid()
 
     def __repr__(self) -> str:
-        return f"HttpTransport({self.url!r})"
+        return f"{type(self).__name__}({self.url!r})"
 
     @cached_property
     def tls(self) -> ssl.SSLContext:
@@ -131,17 +131,11 @@ class HttpTransport:
         return connection
 
 
-class ApiClient:
+class ApiClient(HttpTransport):
     """Call the platform's API with JSON."""
 
     def __init__(self, url: str, key: str, *, ca_file: str | None = None, timeout: float = 10.0) -> None:
-        self._transport = HttpTransport(
-            url, key, ca_file or "", connect_seconds=timeout, reply_seconds=timeout
-        )
-        self.url = self._transport.url
-
-    def __repr__(self) -> str:
-        return f"ApiClient({self.url!r})"
+        super().__init__(url, key, ca_file or "", connect_seconds=timeout, reply_seconds=timeout)
 
     def get(self, path: str, **query: Any) -> Any:
         given = {name: value for name, value in query.items() if value is not None}
@@ -153,7 +147,7 @@ class ApiClient:
     def call(self, method: str, path: str, body: Any = None) -> Any:
         """Return the reply's JSON; raise PlatformRefused for an error status and PlatformAway without a reply."""
         try:
-            reply = self._transport.send(method, path, None if body is None else json.dumps(body).encode())
+            reply = self.send(method, path, None if body is None else json.dumps(body).encode())
         except NoReply as error:
             raise PlatformAway(f"{self.url} does not answer: {error}") from error
         if reply.status in AWAY:
@@ -166,9 +160,6 @@ class ApiClient:
             raise PlatformAway(
                 f"{self.url} answers in another language: is it the address of Beatkeeper?"
             ) from None
-
-    def close(self) -> None:
-        self._transport.close()
 
 
 def is_quiet(connection: http.client.HTTPConnection) -> bool:

@@ -69,13 +69,13 @@ def way_to_ledger(request: pytest.FixtureRequest) -> WayToLedger:
     return lambda: RemoteLedgers(f"https://localhost:{port}", ca.ca)
 
 
-def once_it_answers(ask: Callable[[], T]) -> T:
+def once_it_answers(request: Callable[[], T]) -> T:
     """Over HTTPS a ledger that was away is left in peace for a moment."""
     answers: list[T] = []
 
     def answered() -> bool:
         try:
-            answers.append(ask())
+            answers.append(request())
         except LedgerUnavailable:
             return False
         return True

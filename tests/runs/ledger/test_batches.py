@@ -100,7 +100,7 @@ def test_an_ask_whose_answer_was_lost_is_answered_with_the_same_claims(ledger: L
     job = make_job()
     queued(job, 5)
     ask = wanted(job, 2)
-    assert ledger.claim(ask) == ledger.claim(ask, again=True) != []
+    assert ledger.claim(ask) == ledger.claim(request, again=True) != []
     assert LiveRun.objects.filter(state=LiveState.RUNNING).count() == 2
 
 
@@ -188,7 +188,7 @@ def test_a_report_brings_the_next_claims_of_its_queue(ledger: Ledger) -> None:
     assert [claim.run_id for claim in result.claims] == runs[2:]
     # The answer was lost: the ends are told again as they are, and what was wanted is asked for again.
     assert ledger.report(ended).states == result.states
-    assert ledger.claim(ask, again=True) == result.claims
+    assert ledger.claim(request, again=True) == result.claims
 
 
 def test_what_cannot_be_kept_of_one_changes_nothing_of_any(ledger: Ledger) -> None:

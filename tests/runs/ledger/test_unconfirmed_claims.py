@@ -152,7 +152,7 @@ def test_of_a_batch_that_was_begun_only_the_first_counts(worker: Worker) -> None
     assert (runs[0].state, runs[0].losses) == (LiveState.DELAYED, 1)
 
 
-def test_an_ask_that_never_arrived_is_forgotten_and_claims_nothing(
+def test_a_request_that_never_arrived_is_forgotten_and_claims_nothing(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker.ledger.claim(worker.wanted(1))

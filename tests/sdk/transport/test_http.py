@@ -168,7 +168,7 @@ def test_nobody_there_is_a_silence_without_the_key_in_its_words() -> None:
 
 def test_a_kept_connection_that_the_server_has_closed_is_opened_anew(server: Server, api: ApiClient) -> None:
     api.get("/jobs")
-    kept = api._transport._idle[0].sock
+    kept = api._idle[0].sock
     kept.shutdown(socket.SHUT_RDWR)
     assert api.get("/jobs") == {}
     assert server.connections == 2
