@@ -1,4 +1,4 @@
-"""Claims that nobody heard of are given back while somebody else moves their runs, each on its own connection."""
+"""Claims whose answer nobody got are given back while somebody else moves their runs, each on its own connection."""
 
 from pathlib import Path
 
@@ -41,7 +41,7 @@ def wanted(job: Job, worker: WorkerNode) -> ClaimRequest:
 
 @pytest.fixture
 def delivery(ledger: Ledger, wanted: ClaimRequest, tmp_path: Path) -> Delivery:
-    """Of a worker whose child died having asked for them."""
+    """Of a worker whose child died having requested them."""
     config = Config("w", "host", "", "", 1, "", f"file://{tmp_path}/logs", [TASK])
     runtime = Runtime.create(tmp_path / "spool", config)
     runtime.spool.put_unconfirmed(unconfirmed_claim(wanted.incarnation, wanted.token, wanted.limit))

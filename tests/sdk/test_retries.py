@@ -74,9 +74,9 @@ def test_without_a_policy_the_default_holds() -> None:
     assert verdict_on(failed(), 4, None).state == "dead"
 
 
-@pytest.mark.parametrize("asked", [math.nan, math.inf, -math.inf])
-def test_a_delay_that_is_no_number_is_not_obeyed(asked: float) -> None:
-    assert verdict_on(failed(retry_after=asked), 1, RETRY, latest) == Verdict("delayed", 10.0)
+@pytest.mark.parametrize("requested", [math.nan, math.inf, -math.inf])
+def test_a_delay_that_is_no_number_is_not_obeyed(requested: float) -> None:
+    assert verdict_on(failed(retry_after=requested), 1, RETRY, latest) == Verdict("delayed", 10.0)
 
 
 @pytest.mark.parametrize("attempt", [1, 2, 3])

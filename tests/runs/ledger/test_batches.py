@@ -1,4 +1,4 @@
-"""Several runs by one ask, several ends by one report: what the tables hold, and what is said about each."""
+"""Several runs by one request, several ends by one report: what the tables hold, and what is said about each."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -56,10 +56,10 @@ def claimed(ledger: Ledger, job: Job, count: int) -> list[Claim]:
 def test_the_runs_of_an_ask_are_the_best_of_the_queue_and_named_in_their_order(ledger: Ledger) -> None:
     job = make_job()
     runs = queued(job, 5)
-    ask = wanted(job, 3)
-    claims = ledger.claim(ask)
+    request = wanted(job, 3)
+    claims = ledger.claim(request)
     assert [claim.run_id for claim in claims] == runs[:3]
-    assert [claim.token for claim in claims] == [token_at(ask.token, nth) for nth in range(3)]
+    assert [claim.token for claim in claims] == [token_at(request.token, nth) for nth in range(3)]
     assert [claim.attempt for claim in claims] == [1, 1, 1]
 
 
@@ -90,17 +90,17 @@ def test_a_run_that_is_held_takes_no_token_and_goes_back(ledger: Ledger) -> None
     held = make_run(paused, LiveState.QUEUED, rank=0, trigger=Trigger.SCHEDULE)
     Job.objects.filter(pk=paused.pk).update(status=JobStatus.PAUSED)
     runs = [make_run(job, LiveState.QUEUED, rank=rank).run_id for rank in (1, 2)]
-    ask = wanted(job, 3)
-    claims = ledger.claim(ask)
-    assert [(claim.run_id, claim.token) for claim in claims] == list(zip(runs, ask.tokens, strict=False))
+    request = wanted(job, 3)
+    claims = ledger.claim(request)
+    assert [(claim.run_id, claim.token) for claim in claims] == list(zip(runs, request.tokens, strict=False))
     assert LiveRun.objects.get(pk=held.pk).state == LiveState.READY
 
 
 def test_an_ask_whose_answer_was_lost_is_answered_with_the_same_claims(ledger: Ledger) -> None:
     job = make_job()
     queued(job, 5)
-    ask = wanted(job, 2)
-    assert ledger.claim(ask) == ledger.claim(request, again=True) != []
+    request = wanted(job, 2)
+    assert ledger.claim(request) == ledger.claim(request, again=True) != []
     assert LiveRun.objects.filter(state=LiveState.RUNNING).count() == 2
 
 
@@ -182,11 +182,11 @@ def test_a_report_brings_the_next_claims_of_its_queue(ledger: Ledger) -> None:
     runs = queued(job, 4)
     worker = make_worker(job.pool, slots=1)
     first = ledger.claim(wanted(job, 2, worker))
-    ended, ask = [CompletedClaim(claim, succeeded(), SUCCESS) for claim in first], wanted(job, 2, worker)
-    result = ledger.report(ended, ask)
+    ended, request = [CompletedClaim(claim, succeeded(), SUCCESS) for claim in first], wanted(job, 2, worker)
+    result = ledger.report(ended, request)
     assert result.states == ["succeeded"] * 2
     assert [claim.run_id for claim in result.claims] == runs[2:]
-    # The answer was lost: the ends are told again as they are, and what was wanted is asked for again.
+    # The answer was lost: the ends are told again as they are, and what was requested is requested again.
     assert ledger.report(ended).states == result.states
     assert ledger.claim(request, again=True) == result.claims
 

@@ -198,7 +198,7 @@ def test_a_report_sent_twice_is_heard_once(ledger: Ledger) -> None:
 
 
 def test_a_worker_cannot_end_what_waits(ledger: Ledger) -> None:
-    """Its process may be killed after the report was heard, and its guard then tells of a loss."""
+    """Its process may be killed after the report arrived, and its guard then reports a loss."""
     claim, token = waiting(ledger)
     assert tell(ledger, claim, failed(), verdict_on(failed(), 1, claim.retry)) is None
     assert tell(ledger, claim, succeeded(), SUCCESS) is None

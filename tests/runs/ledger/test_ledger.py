@@ -264,9 +264,9 @@ def test_heartbeat_names_what_is_terminated_among_the_cancels(ledger: Ledger) ->
     job = make_job()
     worker = make_worker(job.pool)
     runs = [make_run(job, LiveState.RUNNING, worker=worker) for _ in range(3)]
-    asked = LiveRun.objects.filter(pk__in=[run.pk for run in runs[:2]])
-    asked.update(cancel_requested_at=now())
-    asked.filter(pk=runs[0].pk).update(terminate=True)
+    requested = LiveRun.objects.filter(pk__in=[run.pk for run in runs[:2]])
+    requested.update(cancel_requested_at=now())
+    requested.filter(pk=runs[0].pk).update(terminate=True)
     answer = ledger.heartbeat(_beat(worker, number=1, held=[run.claim_token for run in runs]))
     assert set(answer.cancels) == {runs[0].claim_token, runs[1].claim_token}
     assert answer.terminates == [runs[0].claim_token]

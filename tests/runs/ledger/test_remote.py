@@ -286,7 +286,7 @@ def test_a_report_with_a_claim_request_whose_answer_was_lost_gives_both_when_rep
 def test_a_claim_is_not_repeated_behind_the_callers_back(
     team: Team, cut: Wire, over_a_wire: HttpsLedger
 ) -> None:
-    """Only the caller knows that an ask is a second one: without `again` it would lose against itself."""
+    """Only the caller knows that a request is a second one: without `again` it would lose against itself."""
     make_run(team.job, LiveState.QUEUED)
     make_run(team.job, LiveState.QUEUED)
     cut.lose_the_next_answer()
@@ -546,8 +546,8 @@ def test_a_bad_request_names_its_field(team: Team, ledger: HttpsLedger) -> None:
 def body_of(path: str, team: Team, claim: Claim, change: dict[str, Any]) -> dict[str, Any]:
     """Make a good request with one change."""
     if path == "claim":
-        asked: dict[str, Any] = wire.packed(wire.ClaimBody(team.wanted()))
-        return {"request": {**asked["request"], **change["request"]}} if change else {}
+        sent: dict[str, Any] = wire.packed(wire.ClaimBody(team.wanted()))
+        return {"request": {**sent["request"], **change["request"]}} if change else {}
     if path == "heartbeat":
         return {**wire.packed(beat(team.incarnation)), **change}
     if path == "register":

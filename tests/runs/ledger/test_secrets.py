@@ -121,15 +121,15 @@ def test_a_run_without_references_costs_no_statement_more(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = make_job()
-    asked: list[str] = []
+    queries: list[str] = []
 
     def opened(*_: object) -> tuple[dict[str, str], dict[str, str]]:
-        asked.append("x")
+        queries.append("x")
         return {}, {}
 
     monkeypatch.setattr("scheduler_project.sdk.ledger.postgres._opened", opened)
     claimed(ledger, job)
-    assert asked == []
+    assert queries == []
 
 
 def test_its_use_is_noted_once_an_hour_and_nobody_waits_for_it(ledger: Ledger, job: Job) -> None:

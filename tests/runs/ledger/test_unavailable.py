@@ -1,4 +1,4 @@
-"""A database that is away without being gone: who asks it hears so in time."""
+"""A database that is away without being gone: a caller learns it in time."""
 
 import socket
 import threading
@@ -65,12 +65,12 @@ def test_who_says_nothing_is_away(balancer: Balancer) -> None:
     with closing(PostgresLedger(dsn, answer_seconds=0.5)) as ledger:
         assert ledger.declaration_errors("acme", []) == {}
         balancer.silent.set()
-        for ask in (
+        for request in (
             lambda: ledger.declaration_errors("acme", []),
             lambda: ledger.report([CompletedClaim(make_claim({}, token=uuid4()), succeeded(), SUCCESS)]),
         ):
             with pytest.raises(LedgerUnavailable):
-                ask()
+                request()
         balancer.silent.clear()
         assert ledger.declaration_errors("acme", []) == {}
 

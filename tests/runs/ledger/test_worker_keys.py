@@ -153,8 +153,8 @@ def test_it_cancels_no_job_of_its_request_that_was_moved_to_another_pool(
     worker: Caller, tenant: Tenant, elsewhere: Pool
 ) -> None:
     later = (now() + timedelta(hours=1)).isoformat()
-    asked = worker.post("worker/run-requests", {"key": "k", "spec": spec("once"), "at": later})
-    cancel = f"run-requests/{asked.json()['id']}/cancel"
+    requested = worker.post("worker/run-requests", {"key": "k", "spec": spec("once"), "at": later})
+    cancel = f"run-requests/{requested.json()['id']}/cancel"
     edit_job(Job.objects.get(), {"pool": elsewhere.slug})
     problem = refusal(worker.post(f"worker/{cancel}"), 409)
     assert "of another pool" in problem["detail"] and "administrator's key" in problem["hint"]
@@ -167,9 +167,9 @@ def test_it_cancels_its_run_of_a_job_that_was_moved_to_another_pool(
     worker: Caller, tenant: Tenant, pool: Pool, elsewhere: Pool
 ) -> None:
     job = made(tenant, pool)
-    asked = worker.post("worker/run-requests", {"key": "k", "spec": {"name": "settle", "input": {}}})
+    requested = worker.post("worker/run-requests", {"key": "k", "spec": {"name": "settle", "input": {}}})
     edit_job(job, {"pool": elsewhere.slug})
-    assert worker.post(f"worker/run-requests/{asked.json()['id']}/cancel").json()["state"] == "cancelled"
+    assert worker.post(f"worker/run-requests/{requested.json()['id']}/cancel").json()["state"] == "cancelled"
     job.refresh_from_db()
     assert job.status == JobStatus.ACTIVE
 
@@ -210,14 +210,14 @@ def test_it_writes_down_tasks_alone(worker: Caller, target: dict[str, Any]) -> N
 def test_the_runs_it_asks_for_refer_to_no_other_secret(worker: Caller, tenant: Tenant, pool: Pool) -> None:
     made(tenant, pool, KNOWN)
 
-    def asked(key: str, spec: dict[str, Any], **more: Any) -> Any:
+    def requested(key: str, spec: dict[str, Any], **more: Any) -> Any:
         return worker.post("worker/run-requests", {"key": key, "spec": spec, **more})
 
-    refusal(asked("1", {"name": "settle", "input": {"args": [OTHER]}}), 400, "spec.input")
-    refusal(asked("2", spec("once", OTHER)), 400, "target")
+    refusal(requested("1", {"name": "settle", "input": {"args": [OTHER]}}), 400, "spec.input")
+    refusal(requested("2", spec("once", OTHER)), 400, "target")
     later = (now() + timedelta(hours=1)).isoformat()
-    refusal(asked("3", spec("once", OTHER), at=later), 400, "target")
-    assert asked("4", {"name": "settle", "input": {"args": [KNOWN]}}).status_code == 201
+    refusal(requested("3", spec("once", OTHER), at=later), 400, "target")
+    assert requested("4", {"name": "settle", "input": {"args": [KNOWN]}}).status_code == 201
     assert LiveRun.objects.get().input == {"args": [KNOWN]}
 
 

@@ -12,17 +12,17 @@ from scheduler_project.sdk.ledger.clock_skew import RoundTrip, describe
 
 @pytest.mark.parametrize("hours", [3, 0, -3])
 def test_skew_is_taken_from_the_midpoint(hours: int) -> None:
-    asked = RoundTrip()
+    round_trip = RoundTrip()
     theirs = datetime.now(timezone.utc) - timedelta(hours=hours)
-    skew = asked.skew_ms(theirs)
+    skew = round_trip.skew_ms(theirs)
     assert skew is not None and abs(skew - hours * 3_600_000) < 500
 
 
 def test_a_clock_set_during_the_round_trip_does_not_count_half(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = RoundTrip()
+    round_trip = RoundTrip()
     wall = time.time
     monkeypatch.setattr(time, "time", lambda: wall() + 3600)
-    skew = asked.skew_ms(datetime.now(timezone.utc))
+    skew = round_trip.skew_ms(datetime.now(timezone.utc))
     assert skew is not None and abs(skew) < 500
 
 
