@@ -75,6 +75,8 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'beatkeeper_job',
+                'indexes': [models.Index(models.F('tenant'), models.OrderBy(models.F('created_at'), descending=True), models.OrderBy(models.F('id'), descending=True), condition=models.Q(('deleted_at', None)), name='job_newest_first_idx'), django.contrib.postgres.indexes.GinIndex(fields=['tags'], name='job_tags_idx', opclasses=['jsonb_path_ops']), models.Index(condition=models.Q(('paused_until__isnull', False)), fields=['paused_until'], name='job_paused_until_idx')],
+                'constraints': [models.UniqueConstraint(condition=models.Q(('deleted_at', None)), fields=('tenant', 'name'), name='job_name_once_per_tenant'), models.CheckConstraint(condition=models.Q(('priority__lte', 1000)), name='job_priority_0_to_1000'), models.CheckConstraint(condition=models.Q(('status__in', ['active', 'paused', 'finished', 'cancelled', 'unrunnable'])), name='job_status_known')],
             },
         ),
         migrations.CreateModel(
@@ -93,6 +95,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'beatkeeper_imported_task',
+                'constraints': [models.UniqueConstraint(fields=('source', 'task_id', 'tenant'), name='imported_task_once_per_row')],
             },
         ),
         migrations.CreateModel(
@@ -108,6 +111,8 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'beatkeeper_idempotent_request',
+                'indexes': [models.Index(fields=['created_at'], name='idempotent_request_age_idx')],
+                'constraints': [models.UniqueConstraint(fields=('tenant', 'key'), name='idempotent_request_once')],
             },
         ),
         migrations.CreateModel(
@@ -129,6 +134,8 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'beatkeeper_declaration',
+                'indexes': [models.Index(condition=models.Q(('applied_at', None)), fields=['declared_at'], name='declaration_waiting_idx')],
+                'constraints': [models.UniqueConstraint(fields=('tenant', 'name'), name='declaration_once_per_name')],
             },
         ),
         migrations.CreateModel(
@@ -149,6 +156,8 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'beatkeeper_calendar',
+                'indexes': [models.Index(condition=models.Q(('rearmed_to__isnull', False)), fields=['updated_at'], name='calendar_rearming_idx')],
+                'constraints': [models.UniqueConstraint(condition=models.Q(('deleted_at', None)), fields=('tenant', 'name'), name='calendar_name_once_per_tenant')],
             },
         ),
         migrations.CreateModel(
@@ -168,6 +177,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'beatkeeper_api_key',
+                'constraints': [models.CheckConstraint(condition=models.Q(models.Q(('pool__isnull', False), ('role', 'worker')), models.Q(models.Q(('role', 'worker'), _negated=True), ('pool__isnull', True)), _connector='OR'), name='api_key_of_worker_has_pool')],
             },
         ),
         migrations.CreateModel(
@@ -309,61 +319,5 @@ class Migration(migrations.Migration):
                 'db_table': 'beatkeeper_membership',
                 'constraints': [models.UniqueConstraint(fields=('user', 'tenant'), name='membership_once_per_tenant')],
             },
-        ),
-        migrations.AddIndex(
-            model_name='job',
-            index=models.Index(models.F('tenant'), models.OrderBy(models.F('created_at'), descending=True), models.OrderBy(models.F('id'), descending=True), condition=models.Q(('deleted_at', None)), name='job_newest_first_idx'),
-        ),
-        migrations.AddIndex(
-            model_name='job',
-            index=django.contrib.postgres.indexes.GinIndex(fields=['tags'], name='job_tags_idx', opclasses=['jsonb_path_ops']),
-        ),
-        migrations.AddIndex(
-            model_name='job',
-            index=models.Index(condition=models.Q(('paused_until__isnull', False)), fields=['paused_until'], name='job_paused_until_idx'),
-        ),
-        migrations.AddConstraint(
-            model_name='job',
-            constraint=models.UniqueConstraint(condition=models.Q(('deleted_at', None)), fields=('tenant', 'name'), name='job_name_once_per_tenant'),
-        ),
-        migrations.AddConstraint(
-            model_name='job',
-            constraint=models.CheckConstraint(condition=models.Q(('priority__lte', 1000)), name='job_priority_0_to_1000'),
-        ),
-        migrations.AddConstraint(
-            model_name='job',
-            constraint=models.CheckConstraint(condition=models.Q(('status__in', ['active', 'paused', 'finished', 'cancelled', 'unrunnable'])), name='job_status_known'),
-        ),
-        migrations.AddConstraint(
-            model_name='importedtask',
-            constraint=models.UniqueConstraint(fields=('source', 'task_id', 'tenant'), name='imported_task_once_per_row'),
-        ),
-        migrations.AddIndex(
-            model_name='idempotentrequest',
-            index=models.Index(fields=['created_at'], name='idempotent_request_age_idx'),
-        ),
-        migrations.AddConstraint(
-            model_name='idempotentrequest',
-            constraint=models.UniqueConstraint(fields=('tenant', 'key'), name='idempotent_request_once'),
-        ),
-        migrations.AddIndex(
-            model_name='declaration',
-            index=models.Index(condition=models.Q(('applied_at', None)), fields=['declared_at'], name='declaration_waiting_idx'),
-        ),
-        migrations.AddConstraint(
-            model_name='declaration',
-            constraint=models.UniqueConstraint(fields=('tenant', 'name'), name='declaration_once_per_name'),
-        ),
-        migrations.AddIndex(
-            model_name='calendar',
-            index=models.Index(condition=models.Q(('rearmed_to__isnull', False)), fields=['updated_at'], name='calendar_rearming_idx'),
-        ),
-        migrations.AddConstraint(
-            model_name='calendar',
-            constraint=models.UniqueConstraint(condition=models.Q(('deleted_at', None)), fields=('tenant', 'name'), name='calendar_name_once_per_tenant'),
-        ),
-        migrations.AddConstraint(
-            model_name='apikey',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('pool__isnull', False), ('role', 'worker')), models.Q(models.Q(('role', 'worker'), _negated=True), ('pool__isnull', True)), _connector='OR'), name='api_key_of_worker_has_pool'),
         ),
     ]
