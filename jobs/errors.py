@@ -1,6 +1,7 @@
 """Errors of the domain. Only scheduler_project/api/problems.py turns them into HTTP."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 # An answer that named every mistake of a large body would be many times its size.
@@ -20,6 +21,9 @@ class DomainError(Exception):
 
     code = "refused"
 
+    def __init_subclass__(cls, code: str = "") -> None:
+        cls.code = code or cls.code
+
     def __init__(
         self, detail: str = "", *, field: str = "", hint: str = "", link: str = "", code: str = ""
     ) -> None:
@@ -33,10 +37,8 @@ def hinted(text: str, hint: str) -> str:
     return f"{text} ({hint})" if hint else text
 
 
-class InvalidInput(DomainError):
+class InvalidInput(DomainError, code="invalid"):
     """The request cannot be used as written."""
-
-    code = "invalid"
 
     def __init__(self, errors: Sequence[FieldError]) -> None:
         first = errors[0]
@@ -47,10 +49,17 @@ class InvalidInput(DomainError):
         return "; ".join(f"{error.field}: {error.detail}" for error in self.errors)
 
 
-class Conflict(DomainError):
-    """The present state does not allow it."""
+@contextmanager
+def collecting(errors: list[FieldError]) -> Iterator[None]:
+    """Add what the block refuses to the errors, so that a response names all mistakes of a request."""
+    try:
+        yield
+    except InvalidInput as refused:
+        errors += refused.errors
 
-    code = "conflict"
+
+class Conflict(DomainError, code="conflict"):
+    """The present state does not allow it."""
 
 
 class TooMany(Conflict):
@@ -61,50 +70,38 @@ class InUse(Conflict):
     """Jobs refer to what was to be deleted."""
 
 
-class DuplicateName(Conflict):
-    code = "duplicate_name"
+class DuplicateName(Conflict, code="duplicate_name"):
+    """The name is taken."""
 
 
-class ChangedMeanwhile(Conflict):
+class ChangedMeanwhile(Conflict, code="changed_meanwhile"):
     """What was to be changed is no longer what was seen."""
 
-    code = "changed_meanwhile"
+
+class InstantTaken(Conflict, code="instant_has_run"):
+    """The planned time has its run."""
 
 
-class InstantTaken(Conflict):
-    code = "instant_has_run"
+class JobNotRunnable(Conflict, code="job_status"):
+    """The status of the job does not allow it."""
 
 
-class JobNotRunnable(Conflict):
-    code = "job_status"
-
-
-class RunIsFinal(Conflict):
+class RunIsFinal(Conflict, code="run_is_final"):
     """A finished run never changes."""
 
-    code = "run_is_final"
 
-
-class RunIsUnfinished(Conflict):
+class RunIsUnfinished(Conflict, code="run_is_unfinished"):
     """Only a finished run can be retried."""
 
-    code = "run_is_unfinished"
 
-
-class KeyReused(DomainError):
+class KeyReused(DomainError, code="idempotency_key_reused"):
     """This Idempotency-Key was used for another request."""
 
-    code = "idempotency_key_reused"
 
-
-class BodyTooLarge(DomainError):
-    code = "body_too_large"
-
+class BodyTooLarge(DomainError, code="body_too_large"):
     def __init__(self, max_bytes: int) -> None:
         super().__init__(f"the body is over {max_bytes} bytes")
 
 
-class Missing(DomainError):
+class Missing(DomainError, code="not_found"):
     """There is nothing at this address."""
-
-    code = "not_found"

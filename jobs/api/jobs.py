@@ -188,7 +188,7 @@ def schedule_description(spec: JobVersion) -> str:
     try:
         return describe_schedule(spec.schedule, str(spec.job_id))
     except InvalidInput as unreadable:
-        return f"unreadable: {unreadable}"
+        return f"unreadable: {unreadable.field}: {unreadable.detail}"
 
 
 def _created(job: Job) -> StoredResponse:

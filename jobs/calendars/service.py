@@ -4,7 +4,6 @@
 """
 
 import re
-from typing import Any
 from uuid import UUID
 
 from django.db import transaction
@@ -12,11 +11,11 @@ from django.db import transaction
 from auditlog.actions import Action
 from auditlog.record import record
 from jobs.clock import database_now
-from jobs.errors import FieldError, InUse, InvalidInput, TooMany
+from jobs.errors import FieldError, InUse, InvalidInput, TooMany, collecting
 from jobs.models import Calendar, Tenant
-from jobs.schedules import BadCalendar, calendar_as_json, read_calendar
+from jobs.schedules import calendar_as_json, read_calendar
 from jobs.spec.calendar_lookup import stored
-from jobs.validation.checks import Json, abbreviate, collecting, expect_object, expect_text, invalid
+from jobs.validation.checks import Json, abbreviate, expect_object, expect_text, invalid
 from jobs.validation.rows import first_or_missing, refusing_duplicate_name
 
 FIELDS = ("name", "description", "timezone", "dates", "weekly")
@@ -105,20 +104,17 @@ def _read(data: object, present: Calendar | None) -> Json:
         if "description" in given:
             text = given["description"]
             values["description"] = expect_text(text, "description", "a description", MAX_DESCRIPTION_LENGTH)
-    values |= _read_working_time(given, present, errors)
+    with collecting(errors):
+        values |= _read_working_time(given, present)
     if errors:
         raise InvalidInput(errors)
     return values
 
 
-def _read_working_time(given: Json, present: Calendar | None, errors: list[FieldError]) -> Json:
+def _read_working_time(given: Json, present: Calendar | None) -> Json:
     """Read working time in its stored form, which is the same for equal calendars however they were written."""
     whole = {**(stored(present) if present else {}), **{n: given[n] for n in WORKING_TIME if n in given}}
-    try:
-        read: Any = calendar_as_json(read_calendar(whole))
-    except BadCalendar as bad:
-        errors += [FieldError(m.field, m.detail, m.hint) for m in bad.mistakes]
-        return {}
+    read = calendar_as_json(read_calendar(whole))
     return {name: read[name] for name in WORKING_TIME if present is None or name in given}
 
 

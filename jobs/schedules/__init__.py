@@ -4,7 +4,7 @@ All of it is pure: it reads no database, and `now` is a parameter. `cron.occurre
 """
 
 from jobs.schedules.calendars.business_hours import ALWAYS_OPEN, WorkingTime
-from jobs.schedules.calendars.parsing import BadCalendar, calendar_as_json, read_calendar
+from jobs.schedules.calendars.parsing import calendar_as_json, read_calendar
 from jobs.schedules.calendars.schedule import OnCalendar
 
 from .description import describe

@@ -1,9 +1,13 @@
-"""Define the error of a schedule that cannot be read."""
+"""Define the error of a schedule or calendar that cannot be read."""
+
+from jobs.errors import FieldError, InvalidInput
 
 
-class BadSchedule(ValueError):
+class BadSchedule(InvalidInput):
     """The schedule cannot be used as written."""
 
     def __init__(self, field: str, detail: str, hint: str) -> None:
-        super().__init__(f"{field}: {detail} ({hint})")
-        self.field, self.detail, self.hint = field, detail, hint
+        super().__init__([FieldError(field, detail, hint)])
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.detail} ({self.hint})"

@@ -66,7 +66,7 @@ def calendar_name(spec: object) -> str | None:
 def _plain(kind: str, given: dict[str, object], hash_id: str) -> Schedule:
     jitter, (start, end) = _jitter(given.get("jitter", 0)), _bounds(given)
     if kind == "at":
-        return Once(at=_instant(given["at"], "schedule.at"), jitter=jitter)
+        return Once(at=read_instant(given["at"], "schedule.at"), jitter=jitter)
     if kind == "every":
         return Interval(every=_every(given["every"]), start=start, end=end, jitter=jitter)
     return replace(_cron(given, hash_id), start=start, end=end, jitter=jitter)
@@ -224,14 +224,14 @@ def _duration(text: str, where: str, hint: str) -> Decimal:
 
 
 def _bounds(given: dict[str, object]) -> tuple[datetime | None, datetime | None]:
-    start, end = (_instant(given[k], f"schedule.{k}") if k in given else None for k in ("start", "end"))
+    start, end = (read_instant(given[k], f"schedule.{k}") if k in given else None for k in ("start", "end"))
     if start is not None and end is not None and end < start:
         detail = f"{given['end']} is before the start, {given['start']}"
         raise BadSchedule("schedule.end", detail, "leave out one")
     return start, end
 
 
-def _instant(value: object, where: str) -> datetime:
+def read_instant(value: object, where: str) -> datetime:
     if not isinstance(value, str):
         raise BadSchedule(where, f"{kind_of(value)} is not an instant", INSTANT_HINT)
     match = INSTANT.fullmatch(value)

@@ -31,10 +31,8 @@ MAX_SECRETS = 500
 NAME_HINT = "letters, digits and _, no digit first, at most 60, such as PAYMENTS_KEY"
 
 
-class NoEncryptionKey(Conflict):
+class NoEncryptionKey(Conflict, code="no_encryption_key"):
     """There is no key to encrypt secrets with."""
-
-    code = "no_encryption_key"
 
 
 @dataclass

@@ -17,7 +17,7 @@ from jobs.clock import database_now
 from jobs.errors import ChangedMeanwhile, JobNotRunnable
 from jobs.hooks import job_hooks
 from jobs.models import JOB_SLICES, Calendar, Job, JobClock, JobStatus, JobVersion, Tenant
-from jobs.schedules import next_after
+from jobs.schedules import next_after, parse
 from jobs.services.locking import LockedJob, audit_snapshot, lock
 from jobs.services.missed import skip_missed
 from jobs.services.occurrences import refuse_taken_instant
@@ -25,7 +25,7 @@ from jobs.services.overrides import drop_overrides
 from jobs.spec import reading
 from jobs.spec.calendar_lookup import working_time
 from jobs.spec.fields import VERSION_COLUMNS
-from jobs.spec.schedule import first_time, read_schedule
+from jobs.spec.schedule import first_time
 from jobs.spec.targets import target_key
 from jobs.validation.checks import Json
 from jobs.validation.rows import refusing_duplicate_name
@@ -118,7 +118,7 @@ def _change_spec(locked: LockedJob, given: reading.Given) -> list[Json]:
     if "schedule" in values and new:
         anchor = locked.now
         working = working_time(values["calendar"])
-        parsed = read_schedule(schedule, str(locked.job.pk), working)
+        parsed = parse(schedule, str(locked.job.pk), working)
         dropped = drop_overrides(locked, parsed, anchor)
         _rearm(locked, schedule, values["calendar"])
     present = {name: getattr(locked.spec, name) for name in VERSION_COLUMNS}
@@ -132,7 +132,7 @@ def _change_spec(locked: LockedJob, given: reading.Given) -> list[Json]:
 def _rearm(locked: LockedJob, schedule: Json | None, calendar: Calendar | None) -> None:
     """Plan by the new schedule from now on; reactivate a job that had come to its end."""
     if schedule and "at" in schedule:
-        once = read_schedule(schedule, str(locked.job.pk), working_time(calendar))
+        once = parse(schedule, str(locked.job.pk), working_time(calendar))
         if (at := next_after(once, EPOCH, anchor=locked.now)) is not None:
             refuse_taken_instant(locked.job, at, "schedule.at")
     upcoming = first_time(schedule, str(locked.job.pk), locked.now, calendar)

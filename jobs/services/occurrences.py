@@ -5,15 +5,14 @@ from datetime import datetime
 from jobs.errors import InstantTaken
 from jobs.hooks import job_hooks
 from jobs.models import Job, JobVersion
-from jobs.schedules import Schedule, last_before, next_after
+from jobs.schedules import Schedule, last_before, next_after, parse
 from jobs.spec.calendar_lookup import working_time
-from jobs.spec.schedule import read_schedule
 from jobs.validation.instants import as_text
 from scheduler_project.sdk.ids import EPOCH, MILLISECOND
 
 
 def schedule_of(spec: JobVersion) -> Schedule:
-    return read_schedule(spec.schedule, str(spec.job_id), working_time(spec.calendar))
+    return parse(spec.schedule, str(spec.job_id), working_time(spec.calendar))
 
 
 def is_planned(schedule: Schedule, at: datetime, anchor: datetime) -> bool:

@@ -9,14 +9,14 @@ from django.db.models import QuerySet
 from auditlog.actions import Action
 from auditlog.context import current_actor
 from auditlog.record import record
-from jobs.errors import Conflict, FieldError, InvalidInput, JobNotRunnable, TooMany
+from jobs.errors import Conflict, FieldError, InvalidInput, JobNotRunnable, TooMany, collecting
 from jobs.models import Job, JobStatus, Override
 from jobs.schedules import Schedule, next_after
 from jobs.services.locking import LockedJob, lock
 from jobs.services.occurrences import is_planned, nearest, refuse_taken_instant
 from jobs.suspensions.reading import read_note
 from jobs.validation import instants
-from jobs.validation.checks import Json, abbreviate, collecting, expect_object, invalid
+from jobs.validation.checks import Json, abbreviate, expect_object, invalid
 from jobs.validation.instants import as_text
 from jobs.validation.rows import first_or_missing
 
@@ -25,10 +25,8 @@ MAX_OPEN = 100
 CHANGEABLE = (JobStatus.ACTIVE, JobStatus.PAUSED)
 
 
-class OverrideDone(Conflict):
+class OverrideDone(Conflict, code="override_is_done"):
     """The planned time has come: its run exists, or a run row says why there is none."""
-
-    code = "override_is_done"
 
 
 @transaction.atomic

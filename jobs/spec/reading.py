@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
-from jobs.errors import MAX_ERRORS, FieldError, InvalidInput
+from jobs.errors import MAX_ERRORS, FieldError, InvalidInput, collecting
 from jobs.models import Job, JobVersion, Pool, Tenant
 from jobs.spec import targets
 from jobs.spec.field_types import Origin
 from jobs.spec.fields import FIELDS, JOB_COLUMNS, READ_ONLY, VERSION_COLUMNS
 from jobs.spec.targets import availability
-from jobs.validation.checks import Json, abbreviate, collecting, expect_object, listed, near
+from jobs.validation.checks import Json, abbreviate, expect_object, listed, near
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,9 @@ from jobs.errors import InvalidInput
 from jobs.models import Calendar, Tenant
 from jobs.schedules import (
     ALWAYS_OPEN,
-    BadSchedule,
     OnCalendar,
     Once,
     Schedule,
-    WorkingTime,
     calendar_name,
     describe,
     next_after,
@@ -27,35 +25,25 @@ from jobs.validation.instants import as_text
 from jobs.validation.schema import DURATION, INSTANT, obj, ref, text
 
 
-def read_schedule(value: object, hash_id: str, calendar: WorkingTime | None = None) -> Schedule:
-    try:
-        return parse(value, hash_id=hash_id, calendar=calendar)
-    except BadSchedule as bad:
-        raise invalid(bad.field, bad.detail, bad.hint) from None
-
-
 def read_named(
     tenant: Tenant, value: object, hash_id: str, find: Callable[[Tenant, str], Calendar] = held_calendar
 ) -> tuple[Schedule, Calendar | None]:
     """Read a schedule and find the calendar it names, locked against edits until the transaction ends."""
-    try:
-        name = calendar_name(value)
-    except BadSchedule as bad:
-        raise invalid(bad.field, bad.detail, bad.hint) from None
+    name = calendar_name(value)
     calendar = None if name is None else find(tenant, name)
-    return read_schedule(value, hash_id, working_time(calendar)), calendar
+    return parse(value, hash_id, working_time(calendar)), calendar
 
 
 def describe_schedule(schedule_json: Json | None, hash_id: str) -> str:
     """Describe a schedule; it names its calendar without reading it."""
-    return describe(read_schedule(schedule_json, hash_id, ALWAYS_OPEN))
+    return describe(parse(schedule_json, hash_id, ALWAYS_OPEN))
 
 
 def first_time(
     schedule_json: Json | None, hash_id: str, now: datetime, calendar: Calendar | None
 ) -> datetime | None:
     """Find the first planned time after now, from when it counts; refuse a schedule that has none."""
-    schedule = read_schedule(schedule_json, hash_id, working_time(calendar))
+    schedule = parse(schedule_json, hash_id, working_time(calendar))
     found = next_after(schedule, now, anchor=now)
     if found is None and schedule_json is not None:
         raise _without_time(schedule, schedule_json, now)

@@ -4,20 +4,11 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
-from jobs.errors import FieldError, InvalidInput
+from jobs.errors import FieldError, InvalidInput, collecting
 from jobs.models import Effect, Pool, Suspension, SuspensionKind, Tenant
 from jobs.spec.fields import MAX_TAG_NAME, MAX_TAG_VALUE
 from jobs.validation import instants
-from jobs.validation.checks import (
-    Json,
-    abbreviate,
-    collecting,
-    expect_object,
-    expect_text,
-    invalid,
-    listed,
-    near,
-)
+from jobs.validation.checks import Json, abbreviate, expect_object, expect_text, invalid, listed, near
 
 EFFECTS: dict[SuspensionKind, tuple[Effect, ...]] = {
     SuspensionKind.PAUSE: (Effect.CATCH_UP, Effect.HOLD),

@@ -25,16 +25,12 @@ CHANGEABLE_ONCE_BEGUN = ("ends_at", "note")
 MAX_SUSPENSIONS = 100
 
 
-class SuspensionIsOver(Conflict):
+class SuspensionIsOver(Conflict, code="suspension_is_over"):
     """A suspension that is over cannot be changed."""
 
-    code = "suspension_is_over"
 
-
-class SuspensionHasBegun(Conflict):
+class SuspensionHasBegun(Conflict, code="suspension_has_begun"):
     """Only the end and the note of a suspension that has begun can be changed."""
-
-    code = "suspension_has_begun"
 
 
 @transaction.atomic

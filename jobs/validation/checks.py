@@ -3,7 +3,6 @@
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from difflib import get_close_matches
 from itertools import islice
 from typing import Any
@@ -43,15 +42,6 @@ def unstorable(value: object, field: str = "", depth: int = 0) -> Iterator[Field
 
 def is_storable(text: str) -> bool:
     return "\x00" not in text and text.encode("utf-8", "replace").decode() == text
-
-
-@contextmanager
-def collecting(errors: list[FieldError]) -> Iterator[None]:
-    """Add what the block refuses to the errors, so that a response names all mistakes of a request."""
-    try:
-        yield
-    except InvalidInput as refused:
-        errors += refused.errors
 
 
 def invalid(field: str, detail: str, hint: str = "", code: str = "invalid") -> InvalidInput:

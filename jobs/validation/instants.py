@@ -2,8 +2,8 @@
 
 from datetime import datetime
 
-from jobs.schedules import BadSchedule, Once, parse
 from jobs.schedules.kinds import as_text
+from jobs.schedules.parsing import read_instant
 from jobs.validation.checks import invalid
 
 __all__ = ["as_text", "read"]
@@ -12,9 +12,4 @@ __all__ = ["as_text", "read"]
 def read(value: object, field: str) -> datetime:
     if value is None:
         raise invalid(field, "null is not an instant", "an ISO 8601 instant with its offset", "wrong_type")
-    try:
-        once = parse({"at": value}, hash_id="")
-    except BadSchedule as bad:
-        raise invalid(field, bad.detail, bad.hint) from None
-    assert isinstance(once, Once)  # noqa: S101 - what else "at" could mean
-    return once.at
+    return read_instant(value, field)

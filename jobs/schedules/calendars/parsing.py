@@ -1,17 +1,15 @@
 """Read a calendar as the API spells it and as it is stored, naming all its mistakes."""
 
 import re
-from collections.abc import Callable
 from datetime import date
 from itertools import pairwise
-from typing import TypeVar
 
+from jobs.errors import FieldError, InvalidInput, collecting
 from jobs.schedules.errors import BadSchedule
 from jobs.schedules.parsing import kind_of, read_zone
 
 from .business_hours import DAY_SECONDS, WHOLE_DAY, Span, Spans, WorkingTime
 
-T = TypeVar("T")
 WEEK_DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 MAX_DATES = 2000
 MAX_SPANS = 24
@@ -24,24 +22,17 @@ WEEKLY_HINT = 'such as {"mon": [["09:00", "12:00"], ["13:00", "17:00"]]}; withou
 SPAN_HINT = 'begin and end, such as ["09:00", "17:00"]; the end may be 24:00'
 
 
-class BadCalendar(ValueError):
-    """The calendar cannot be used as written."""
-
-    def __init__(self, mistakes: list[BadSchedule]) -> None:
-        super().__init__("; ".join(str(mistake) for mistake in mistakes))
-        self.mistakes = mistakes
-
-
 def read_calendar(value: object) -> WorkingTime:
-    """Read the working time of {"timezone", "dates", "weekly"}, or raise BadCalendar."""
+    """Read the working time of {"timezone", "dates", "weekly"}, or name all its mistakes."""
     if not isinstance(value, dict):
-        raise BadCalendar([BadSchedule("", f"{kind_of(value)} is not a calendar", "an object {…}")])
-    mistakes: list[BadSchedule] = []
-    zone = _collect(mistakes, lambda: read_zone(value.get("timezone", "UTC"), "timezone"))
-    names = _read_dates(value.get("dates", []), mistakes)
-    weekly = _read_weekly(value.get("weekly", {}), mistakes)
-    if mistakes or zone is None:
-        raise BadCalendar(mistakes)
+        raise BadSchedule("", f"{kind_of(value)} is not a calendar", "an object {…}")
+    errors: list[FieldError] = []
+    with collecting(errors):
+        zone = read_zone(value.get("timezone", "UTC"), "timezone")
+    names = _read_dates(value.get("dates", []), errors)
+    weekly = _read_weekly(value.get("weekly", {}), errors)
+    if errors:
+        raise InvalidInput(errors)
     return WorkingTime(zone=zone, closed=frozenset(names), weekly=weekly, names=names)
 
 
@@ -57,20 +48,19 @@ def calendar_as_json(working: WorkingTime) -> dict[str, object]:
     return {"timezone": working.zone.key, "dates": dates, "weekly": {} if always else weekly}
 
 
-def _read_dates(value: object, mistakes: list[BadSchedule]) -> dict[date, str]:
+def _read_dates(value: object, errors: list[FieldError]) -> dict[date, str]:
     if not isinstance(value, list):
-        mistakes.append(BadSchedule("dates", f"{kind_of(value)} is not a list of dates", DATE_HINT))
+        errors.append(FieldError("dates", f"{kind_of(value)} is not a list of dates", DATE_HINT))
         return {}
     if len(value) > MAX_DATES:
-        mistakes.append(BadSchedule("dates", f"{len(value)} dates are too many", f"at most {MAX_DATES}"))
+        errors.append(FieldError("dates", f"{len(value)} dates are too many", f"at most {MAX_DATES}"))
         return {}
     names: dict[date, str] = {}
     for number, entry in enumerate(value):
-        read = _collect(mistakes, lambda n=number, e=entry: _read_date(e, f"dates[{n}]"))  # type: ignore[misc]
-        if read is not None:
-            day, name = read
+        with collecting(errors):
+            day, name = _read_date(entry, f"dates[{number}]")
             if day in names:
-                mistakes.append(BadSchedule(f"dates[{number}]", f"{day} is given twice", "leave one out"))
+                raise BadSchedule(f"dates[{number}]", f"{day} is given twice", "leave one out")
             names[day] = name
     return names
 
@@ -99,39 +89,39 @@ def _read_date(entry: object, where: str) -> tuple[date, str]:
     return day, name
 
 
-def _read_weekly(value: object, mistakes: list[BadSchedule]) -> tuple[Spans, ...]:
+def _read_weekly(value: object, errors: list[FieldError]) -> tuple[Spans, ...]:
     always = (WHOLE_DAY,) * len(WEEK_DAYS)
     if not isinstance(value, dict):
-        mistakes.append(BadSchedule("weekly", f"{kind_of(value)} is not a week", WEEKLY_HINT))
+        errors.append(FieldError("weekly", f"{kind_of(value)} is not a week", WEEKLY_HINT))
         return always
     for key in value:
         if key not in WEEK_DAYS:
             known = f"the days are {', '.join(WEEK_DAYS)}"
-            mistakes.append(BadSchedule(f"weekly.{str(key)[:50]}", f"{str(key)[:50]} is not a day", known))
+            errors.append(FieldError(f"weekly.{str(key)[:50]}", f"{str(key)[:50]} is not a day", known))
     if not value:
         return always
-    weekly = tuple(_read_spans(value.get(name, []), f"weekly.{name}", mistakes) for name in WEEK_DAYS)
-    if not any(weekly) and not mistakes:
-        mistakes.append(BadSchedule("weekly", "no day has hours, so it would never be open", WEEKLY_HINT))
+    weekly = tuple(_read_spans(value.get(name, []), f"weekly.{name}", errors) for name in WEEK_DAYS)
+    if not any(weekly) and not errors:
+        errors.append(FieldError("weekly", "no day has hours, so it would never be open", WEEKLY_HINT))
     return weekly
 
 
-def _read_spans(value: object, where: str, mistakes: list[BadSchedule]) -> Spans:
+def _read_spans(value: object, where: str, errors: list[FieldError]) -> Spans:
     if not isinstance(value, list) or len(value) > MAX_SPANS:
         what = f"{kind_of(value)} is not hours"
         if isinstance(value, list):
             what = f"{len(value)} spans are too many"
-        mistakes.append(BadSchedule(where, what, f"at most {MAX_SPANS} spans, {WEEKLY_HINT}"))
+        errors.append(FieldError(where, what, f"at most {MAX_SPANS} spans, {WEEKLY_HINT}"))
         return ()
-    read = (
-        _collect(mistakes, lambda n=number, e=entry: _read_span(e, f"{where}[{n}]"))  # type: ignore[misc]
-        for number, entry in enumerate(value)
-    )
-    spans: list[Span] = sorted(span for span in read if span is not None)
+    spans: list[Span] = []
+    for number, entry in enumerate(value):
+        with collecting(errors):
+            spans.append(_read_span(entry, f"{where}[{number}]"))
+    spans.sort()
     for (_, end), (begin, _) in pairwise(spans):
         if begin < end:
             detail = f"two spans overlap: one ends at {_clock(end)}, another begins at {_clock(begin)}"
-            mistakes.append(BadSchedule(where, detail, "join them"))
+            errors.append(FieldError(where, detail, "join them"))
     return _joined(spans)
 
 
@@ -165,11 +155,3 @@ def _read_time(text: object, where: str) -> int:
 
 def _clock(second: int) -> str:
     return f"{second // 3600:02}:{second % 3600 // 60:02}"
-
-
-def _collect(mistakes: list[BadSchedule], read: Callable[[], T]) -> T | None:
-    try:
-        return read()
-    except BadSchedule as mistake:
-        mistakes.append(mistake)
-        return None
