@@ -5,18 +5,16 @@ from typing import Any
 from django.db.models import QuerySet
 from drf_spectacular.utils import extend_schema_view
 from rest_framework import serializers
-from rest_framework.generics import RetrieveAPIView
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from jobs.api.authentication import tenant_of
 from jobs.api.openapi import operation
 from jobs.api.serializers import BodySerializer, InstantField, LinksField, PlainField
-from jobs.api.views import ListView, ResourceView
+from jobs.api.views import ListView, NamedView, ResourceView
 from jobs.calendars import service as calendars
 from jobs.models import Calendar
 from jobs.schedules.calendars.parsing import MAX_DATES, MAX_NAME_LENGTH, MAX_SPANS, WEEK_DAYS
-from jobs.validation.rows import first_or_missing
 from jobs.validation.schema import obj, text
 
 SPANS = {
@@ -111,13 +109,8 @@ class Calendars(CalendarView, ListView):
 
 
 @extend_schema_view(get=operation("read_calendar", "One calendar", errors=(404,)))
-class OneCalendar(CalendarView, RetrieveAPIView[Calendar]):
-    def get_object(self) -> Calendar:
-        """Return the tenant's calendar of this name. One of another tenant looks the same as none."""
-        name: str = self.kwargs["name"]
-        rows = self.get_queryset()
-        named = rows.none() if "\x00" in name else rows.filter(name=name)
-        return first_or_missing(named, f"there is no calendar {name[:60]!r}")
+class OneCalendar(CalendarView, NamedView):
+    missing = "there is no calendar {!r}"
 
     @operation(
         "edit_calendar",

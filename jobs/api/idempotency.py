@@ -45,19 +45,18 @@ def once(
         with transaction.atomic():
             row = IdempotentRequest.objects.create(tenant=tenant, key=key, fingerprint=fingerprint)
     except IntegrityError:
-        return _replay(tenant, key, fingerprint)
+        row = IdempotentRequest.objects.get(tenant=tenant, key=key)
+        if row.fingerprint != fingerprint:
+            detail, hint = (
+                "this Idempotency-Key was used for another request",
+                "a new key for every new request",
+            )
+            raise KeyReused(detail, field="Idempotency-Key", hint=hint) from None
+        return StoredResponse(row.status, row.answer or {}, replayed=True)
     answer = act()
     row.status, row.answer = answer.status, answer.body
     row.save(update_fields=["status", "answer"])
     return answer
-
-
-def _replay(tenant: Tenant, key: str, fingerprint: str) -> StoredResponse:
-    row = IdempotentRequest.objects.get(tenant=tenant, key=key)
-    if row.fingerprint != fingerprint:
-        detail, hint = "this Idempotency-Key was used for another request", "a new key for every new request"
-        raise KeyReused(detail, field="Idempotency-Key", hint=hint)
-    return StoredResponse(row.status, row.answer or {}, replayed=True)
 
 
 def _fingerprint(what: str, body: object) -> str:

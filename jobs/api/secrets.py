@@ -7,17 +7,15 @@ from django.utils.crypto import salted_hmac
 from django.views.decorators.debug import sensitive_variables
 from drf_spectacular.utils import extend_schema_view
 from rest_framework import serializers
-from rest_framework.generics import RetrieveAPIView
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from jobs.api.authentication import tenant_of
 from jobs.api.openapi import operation
 from jobs.api.serializers import BodySerializer, InstantField, LinksField, PlainField
-from jobs.api.views import ListView, ResourceView
+from jobs.api.views import ListView, NamedView, ResourceView
 from jobs.models import Secret
 from jobs.secrets import service as secrets
-from jobs.validation.rows import first_or_missing
 from jobs.validation.schema import text
 from scheduler_project.sdk.secret_values.masking import MIN_SECRET
 from scheduler_project.sdk.secret_values.references import NAME
@@ -78,13 +76,8 @@ class Secrets(SecretView, ListView):
 
 
 @extend_schema_view(get=operation("read_secret", "One secret, without its value", errors=(404,)))
-class OneSecret(SecretView, RetrieveAPIView[Secret]):
-    def get_object(self) -> Secret:
-        """Return the tenant's secret of this name. One of another tenant looks the same as none."""
-        name: str = self.kwargs["name"]
-        rows = self.get_queryset()
-        named = rows.none() if "\x00" in name else rows.filter(name=name)
-        return first_or_missing(named, "there is no such secret")
+class OneSecret(SecretView, NamedView):
+    missing = "there is no such secret"
 
     @operation(
         "put_secret",

@@ -4,11 +4,12 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from django.db.models import Model
-from rest_framework.generics import GenericAPIView, ListAPIView
+from rest_framework.generics import GenericAPIView, ListAPIView, RetrieveAPIView
 from rest_framework.response import Response
 
 from jobs.api.idempotency import StoredResponse
 from jobs.api.requests import answer_once
+from jobs.validation.rows import first_or_missing
 
 
 # The base views have no docstrings: OpenAPI would describe each operation by them.
@@ -24,6 +25,18 @@ class ResourceView(GenericAPIView[Any]):
             return StoredResponse(201, self.get_serializer(create()).data)
 
         return answer_once(self.request, act, distinguished_by)
+
+
+class NamedView(ResourceView, RetrieveAPIView[Any]):
+    # Said of a name that the tenant has not.
+    missing: ClassVar[str]
+
+    def get_object(self) -> Any:
+        """Return the tenant's row of this name. One of another tenant looks the same as none."""
+        name: str = self.kwargs["name"]
+        rows = self.get_queryset()
+        named = rows.none() if "\x00" in name else rows.filter(name=name)
+        return first_or_missing(named, self.missing.format(name[:60]))
 
 
 class ListView(ResourceView, ListAPIView[Any]):

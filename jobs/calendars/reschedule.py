@@ -15,7 +15,7 @@ from datetime import datetime
 from uuid import UUID
 
 import psycopg
-from django.db import DatabaseError, InterfaceError, OperationalError, transaction
+from django.db import DatabaseError, OperationalError, transaction
 from django.db.models import Exists, OuterRef
 
 from auditlog.actions import Action
@@ -65,8 +65,6 @@ def _rearm_some(calendar: Calendar, limit: int, seconds: float) -> int:
                 break
             _rearm(spec, calendar)
             done, last = done + 1, spec.job_id
-    except InterfaceError:
-        raise
     except BUSY as error:
         logger.warning("a job of the calendar %s waits for its clock: %s", calendar, type(error).__name__)
     finished = done == len(specs) < limit
@@ -98,7 +96,9 @@ def _rearm(spec: JobVersion, calendar: Calendar) -> None:
     except Exception as error:  # a schedule that raises parks its job, whatever it raises
         with transaction.atomic():
             limit_waiting(MAX_WAIT)
-            _park(spec.job_id, f"The next time cannot be reckoned: {error}")
+            locked = lock(Job(pk=spec.job_id))
+            if locked.job.status == JobStatus.ACTIVE:
+                locked.park(f"The next time cannot be reckoned: {error}")
 
 
 def _keeps_its_time(spec: JobVersion, calendar: Calendar, now: datetime) -> bool:
@@ -167,13 +167,3 @@ def _go_on(locked: LockedJob, upcoming: datetime | None, reason: str) -> None:
     locked.set_status(JobStatus.ACTIVE)
     locked.plan(upcoming)
     locked.record(Action.JOB_RESUMED, before, reason)
-
-
-def _park(job_id: UUID, note: str) -> None:
-    locked = lock(Job(pk=job_id))
-    if locked.job.status != JobStatus.ACTIVE:
-        return
-    before = locked.audit_snapshot()
-    locked.set_next(None)
-    locked.set_status(JobStatus.UNRUNNABLE, note)
-    locked.record(Action.JOB_UNRUNNABLE, before, note)

@@ -16,7 +16,7 @@ DOOMSDAY = datetime(9998, 1, 1, tzinfo=UTC)  # zones need room for their offsets
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """Plan the runs of a job. Planned times before `start` or after `end` do not exist.
+    """Plan the runs of a job, here at no time at all. Planned times before `start` or after `end` do not exist.
 
     A run may begin up to `jitter` after its planned time, which does not change.
     """
@@ -26,13 +26,13 @@ class Schedule:
     jitter: timedelta = timedelta(0)
 
     def as_json(self) -> dict[str, object] | None:
-        raise NotImplementedError
+        return None
 
     def first_after(self, after: datetime, anchor: datetime) -> datetime | None:
-        raise NotImplementedError
+        return None
 
     def last_until(self, until: datetime, anchor: datetime) -> datetime | None:
-        raise NotImplementedError
+        return None
 
     def _common_as_json(self) -> dict[str, object]:
         bounds = {"start": self.start, "end": self.end}
@@ -42,16 +42,7 @@ class Schedule:
 
 @dataclass(frozen=True, kw_only=True)
 class OnDemand(Schedule):
-    """Plan no times at all."""
-
-    def as_json(self) -> None:
-        return None
-
-    def first_after(self, after: datetime, anchor: datetime) -> None:
-        return None
-
-    def last_until(self, until: datetime, anchor: datetime) -> None:
-        return None
+    """Plan no times."""
 
 
 @dataclass(frozen=True, kw_only=True)

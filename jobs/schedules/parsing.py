@@ -50,7 +50,11 @@ def parse(spec: object, hash_id: str = "", calendar: WorkingTime | None = None) 
         return OnDemand()
     if not isinstance(spec, dict):
         raise BadSchedule("schedule", f"{kind_of(spec)} is not a schedule", KINDS_HINT)
-    _refuse_unknown_keys(spec)
+    for key in spec:
+        if key not in KNOWN_KEYS:
+            near = get_close_matches(str(key), KNOWN_KEYS, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(KNOWN_KEYS)}"
+            raise BadSchedule(f"schedule.{str(key)[:50]}", f"{str(key)[:50]} is not known", hint)
     given = {key: value for key, value in spec.items() if value is not None}
     kind = _only_kind(given)
     schedule = _plain(kind, given, hash_id)
@@ -106,14 +110,6 @@ def _calendar_use(value: object) -> tuple[str, str]:
         hint = f"one of {', '.join(ON_CLOSED)}"
         raise BadSchedule("schedule.calendar.on_closed", f"{shown} is not known", hint)
     return name, str(on_closed)
-
-
-def _refuse_unknown_keys(spec: dict[object, object]) -> None:
-    for key in spec:
-        if key not in KNOWN_KEYS:
-            near = get_close_matches(str(key), KNOWN_KEYS, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(KNOWN_KEYS)}"
-            raise BadSchedule(f"schedule.{str(key)[:50]}", f"{str(key)[:50]} is not known", hint)
 
 
 def _only_kind(given: dict[str, object]) -> str:

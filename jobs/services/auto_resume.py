@@ -4,7 +4,7 @@ import logging
 from uuid import UUID
 
 import psycopg
-from django.db import DatabaseError, InterfaceError, OperationalError, transaction
+from django.db import DatabaseError, OperationalError, transaction
 
 from auditlog.context import acting_as
 from auditlog.models import ActorKind
@@ -40,8 +40,6 @@ def _resume(job_id: UUID) -> bool:
             return free.first() is not None and resume_when_due(job_id) is not None
     except Missing:
         return False
-    except InterfaceError:
-        raise
     except BUSY as error:
         logger.warning("the job %s is not resumed yet: %s", job_id, type(error).__name__)
         return False

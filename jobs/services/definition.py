@@ -4,6 +4,7 @@ Whatever moves the planned times locks the job's clock first, lets runs trigger 
 schedule in the same transaction, and only then sets the first time after now of the new one.
 """
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from uuid import uuid4
@@ -24,7 +25,7 @@ from jobs.services.occurrences import refuse_taken_instant
 from jobs.services.overrides import drop_overrides
 from jobs.spec import reading
 from jobs.spec.calendar_lookup import working_time
-from jobs.spec.fields import VERSION_COLUMNS
+from jobs.spec.fields import JOB_COLUMNS, VERSION_COLUMNS
 from jobs.spec.schedule import first_time
 from jobs.spec.targets import target_key
 from jobs.validation.checks import Json
@@ -38,7 +39,7 @@ def create_job(tenant: Tenant, data: object) -> Job:
     job_id = uuid4()
     given = reading.read_new(tenant, data, job_id)
     now = database_now()
-    version = given.version_values()
+    version = _of(given, VERSION_COLUMNS)
     next_run_at = first_time(version["schedule"], str(job_id), now, version["calendar"])
     job = Job(
         id=job_id,
@@ -47,7 +48,7 @@ def create_job(tenant: Tenant, data: object) -> Job:
         status_at=now,
         created_at=now,
         updated_at=now,
-        **given.job_values(),
+        **_of(given, JOB_COLUMNS),
     )
     with _refusing_duplicate_name(job):
         job.save(force_insert=True)
@@ -71,10 +72,15 @@ def edit_job(job: Job, data: object, *, whole: bool = False, seen: str | None = 
         raise ChangedMeanwhile(detail, hint="open it again and repeat your change")
     if locked.job.status == JobStatus.CANCELLED:
         raise JobNotRunnable("the job is cancelled and cannot be changed", hint="create a new job")
-    given = _read_edit(locked, data, whole)
+    if whole:
+        given = reading.read_new(locked.job.tenant, data, locked.job.pk)
+        if given["schedule"] == locked.spec.schedule:
+            del given["schedule"]
+    else:
+        given = reading.read_changes(locked.job, locked.spec, data)
     before = locked.audit_snapshot()
-    dropped = _change_spec(locked, given)
-    _change_job(locked.job, given.job_values(), locked.now)
+    dropped = _change_spec(locked, _of(given, VERSION_COLUMNS))
+    _change_job(locked.job, _of(given, JOB_COLUMNS), locked.now)
     locked.keep_priority()
     after = locked.audit_snapshot()
     if dropped:
@@ -101,18 +107,13 @@ def edition(job: Job) -> str:
     return f"{job.version} {job.updated_at.isoformat()}"
 
 
-def _read_edit(locked: LockedJob, data: object, whole: bool) -> reading.Given:
-    if not whole:
-        return reading.read_changes(locked.job, locked.spec, data)
-    given = reading.read_new(locked.job.tenant, data, locked.job.pk)
-    if given.values["schedule"] == locked.spec.schedule:
-        del given.values["schedule"]
-    return given
+def _of(given: Json, columns: Sequence[str]) -> Json:
+    return {name: given[name] for name in columns if name in given}
 
 
-def _change_spec(locked: LockedJob, given: reading.Given) -> list[Json]:
+def _change_spec(locked: LockedJob, values: Json) -> list[Json]:
     """Write the next version if something changed; return the overrides that the new schedule drops."""
-    values, anchor, dropped = given.version_values(), locked.spec.anchor_at, list[Json]()
+    anchor, dropped = locked.spec.anchor_at, list[Json]()
     schedule = values.get("schedule")
     new = schedule != locked.spec.schedule or locked.job.status == JobStatus.FINISHED
     if "schedule" in values and new:

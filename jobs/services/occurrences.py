@@ -5,10 +5,10 @@ from datetime import datetime
 from jobs.errors import InstantTaken
 from jobs.hooks import job_hooks
 from jobs.models import Job, JobVersion
-from jobs.schedules import Schedule, last_before, next_after, parse
+from jobs.schedules import Schedule, next_after, parse
 from jobs.spec.calendar_lookup import working_time
 from jobs.validation.instants import as_text
-from scheduler_project.sdk.ids import EPOCH, MILLISECOND
+from scheduler_project.sdk.ids import MILLISECOND
 
 
 def schedule_of(spec: JobVersion) -> Schedule:
@@ -17,13 +17,6 @@ def schedule_of(spec: JobVersion) -> Schedule:
 
 def is_planned(schedule: Schedule, at: datetime, anchor: datetime) -> bool:
     return next_after(schedule, at - MILLISECOND, anchor=anchor) == at
-
-
-def nearest(schedule: Schedule, at: datetime, anchor: datetime) -> list[datetime]:
-    """Find the planned time before this instant and the one after it, as far as there are any."""
-    before = last_before(schedule, at, anchor=anchor, not_before=EPOCH)
-    after = next_after(schedule, at, anchor=anchor)
-    return [found for found in (before, after) if found is not None]
 
 
 def refuse_taken_instant(job: Job, at: datetime, field: str) -> None:

@@ -11,9 +11,9 @@ from auditlog.context import current_actor
 from auditlog.record import record
 from jobs.errors import Conflict, FieldError, InvalidInput, JobNotRunnable, TooMany, collecting
 from jobs.models import Job, JobStatus, Override
-from jobs.schedules import Schedule, next_after
+from jobs.schedules import Schedule, last_before, next_after
 from jobs.services.locking import LockedJob, lock
-from jobs.services.occurrences import is_planned, nearest, refuse_taken_instant
+from jobs.services.occurrences import is_planned, refuse_taken_instant
 from jobs.suspensions.reading import read_note
 from jobs.validation import instants
 from jobs.validation.checks import Json, abbreviate, expect_object, invalid
@@ -116,9 +116,12 @@ def _check_planned(locked: LockedJob, at: datetime, moved_to: datetime | None) -
         if moved_to is None or not open_overrides(locked.job).filter(planned_at=at).exists():
             hint = f"it is now {as_text(locked.now)}"
             raise invalid("planned_at", f"{as_text(at)} is in the past", hint, "past")
-    elif not is_planned(locked.schedule(), at, locked.spec.anchor_at):
-        near = nearest(locked.schedule(), at, locked.spec.anchor_at)
-        found = " and ".join(as_text(one) for one in near if one > locked.now)
+        return
+    schedule, anchor = locked.schedule(), locked.spec.anchor_at
+    if not is_planned(schedule, at, anchor):
+        before = last_before(schedule, at, anchor=anchor, not_before=locked.now)
+        near = (before, next_after(schedule, at, anchor=anchor))
+        found = " and ".join(as_text(one) for one in near if one is not None and one > locked.now)
         hint = f"the nearest are {found}" if found else "the job has no planned times ahead"
         raise invalid("planned_at", f"{as_text(at)} is no planned time of the job", hint, "not_planned")
 

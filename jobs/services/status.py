@@ -89,17 +89,11 @@ def resume_when_due(job_id: UUID) -> Resumed | None:
         except (DatabaseError, psycopg.Error):
             raise
         except Exception as error:  # a schedule that raises parks its job, whatever it raises
-            _park(locked, f"It cannot be resumed: {error}")
+            locked.job.refresh_from_db()
+            locked.clock.refresh_from_db()
+            skip_missed(locked)
+            locked.park(f"It cannot be resumed: {error}")
             return None
-
-
-def _park(locked: LockedJob, note: str) -> None:
-    locked.job.refresh_from_db()
-    locked.clock.refresh_from_db()
-    before = locked.audit_snapshot()
-    skip_missed(locked)
-    locked.set_status(JobStatus.UNRUNNABLE, note)
-    locked.record(Action.JOB_UNRUNNABLE, before, note)
 
 
 def _resume(locked: LockedJob, reason: str, catch_up: str | None) -> Resumed:

@@ -25,14 +25,10 @@ def read_breaker(value: object, *_: object) -> Json | None:
     }
 
 
-def _as_json(stored: Json | None) -> Json | None:
-    return stored and {**stored, "cooldown": durations.as_text(timedelta(seconds=stored["cooldown"]))}
-
-
 BREAKER = Field(
     name="breaker",
     read=read_breaker,
-    as_json=_as_json,
+    as_json=lambda stored: stored and durations.with_texts(stored, "cooldown"),
     schema=obj(
         {
             "failures": number("So many in a row, over all runs of the job.", minimum=1, maximum=1000),

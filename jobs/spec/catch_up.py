@@ -50,7 +50,7 @@ def _read_all(given: Json) -> Json:
 
 
 def _as_json(stored: Json) -> Json:
-    return {**stored, "window": durations.as_text(timedelta(seconds=stored["window"]))}
+    return durations.with_texts(stored, "window")
 
 
 def _join(parts: Json) -> Json:

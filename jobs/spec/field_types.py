@@ -125,19 +125,9 @@ class Field:
 
 def integer(name: str, minimum: int, maximum: int, about: str, form_help: str = "", **row: Any) -> Field:
     """Declare a whole number. Without a default it may be null."""
-    nullable = row.get("default") is None
-
-    def read(value: object, _: Origin) -> int | None:
-        return None if value is None and nullable else whole_number(value, name, minimum, maximum)
-
-    more = {"nullable": True} if nullable else {}
-    return Field(
-        name=name,
-        read=read,
-        schema=number(about, minimum=minimum, maximum=maximum, **more),
-        inputs=(Input(name, InputKind.NUMBER, form_help or about, beside=row.pop("beside", "")),),
-        **row,
-    )
+    schema = number(about, minimum=minimum, maximum=maximum)
+    shown = Input(name, InputKind.NUMBER, form_help or about, beside=row.pop("beside", ""))
+    return _maybe_null(name, lambda value: whole_number(value, name, minimum, maximum), schema, shown, **row)
 
 
 def duration(
@@ -145,22 +135,26 @@ def duration(
 ) -> Field:
     """Declare a length of time, stored in milliseconds. Without a default it may be null."""
     nullable = row.get("default") is None
-
-    def read(value: object, _: Origin) -> int | None:
-        if value is None and nullable:
-            return None
-        return durations.read(value, name, minimum, maximum) // MILLISECOND
-
-    more = {"nullable": True} if nullable else {}
-    return Field(
-        name=name,
-        read=read,
-        schema={**DURATION, "description": about, **more},
+    return _maybe_null(
+        name,
+        lambda value: durations.read(value, name, minimum, maximum) // MILLISECOND,
+        {**DURATION, "description": about},
+        Input(name, InputKind.DURATION, form_help or about, beside=row.pop("beside", "")),
         columns=(f"{name}_ms",),
         as_json=lambda ms: None if ms is None else durations.as_text(ms * MILLISECOND),
         # An input that is left empty stands for null.
         join_parts=lambda parts: None if nullable and parts[name] == "" else parts[name],
-        inputs=(Input(name, InputKind.DURATION, form_help or about, beside=row.pop("beside", "")),),
+        **row,
+    )
+
+
+def _maybe_null(name: str, read: Callable[[object], int], schema: Schema, shown: Input, **row: Any) -> Field:
+    nullable = row.get("default") is None
+    return Field(
+        name=name,
+        read=lambda value, _: None if value is None and nullable else read(value),
+        schema={**schema, **({"nullable": True} if nullable else {})},
+        inputs=(shown,),
         **row,
     )
 

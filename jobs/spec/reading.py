@@ -1,7 +1,6 @@
 """Read a job as a request writes it, and report all mistakes at once."""
 
 import copy
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
@@ -9,26 +8,13 @@ from jobs.errors import MAX_ERRORS, FieldError, InvalidInput, collecting
 from jobs.models import Job, JobVersion, Pool, Tenant
 from jobs.spec import targets
 from jobs.spec.field_types import Origin
-from jobs.spec.fields import FIELDS, JOB_COLUMNS, READ_ONLY, VERSION_COLUMNS
+from jobs.spec.fields import FIELDS, READ_ONLY
 from jobs.spec.targets import availability
 from jobs.validation.checks import Json, abbreviate, expect_object, listed, near
 
 
-@dataclass(frozen=True)
-class Given:
-    """Hold the columns for the fields that a request gave."""
-
-    values: Json
-
-    def job_values(self) -> Json:
-        return {name: self.values[name] for name in JOB_COLUMNS if name in self.values}
-
-    def version_values(self) -> Json:
-        return {name: self.values[name] for name in VERSION_COLUMNS if name in self.values}
-
-
-def read_new(tenant: Tenant, data: object, job_id: object) -> Given:
-    """Read a whole job; fields that are left out get their defaults."""
+def read_new(tenant: Tenant, data: object, job_id: object) -> Json:
+    """Read the columns of a whole job; fields that are left out get their defaults."""
     given = expect_object(data, "")
     defaults = {name: copy.deepcopy(field.default) for name, field in FIELDS.items() if not field.required}
     values, errors = _read({**defaults, **given}, Origin(tenant, str(job_id)))
@@ -42,11 +28,11 @@ def read_new(tenant: Tenant, data: object, job_id: object) -> Given:
             _check_runnable(values["target"], values["pool"], tenant)
     if errors:
         raise InvalidInput(errors)
-    return Given(values)
+    return values
 
 
-def read_changes(job: Job, present: JobVersion, data: object) -> Given:
-    """Read the fields that shall change; nested values are replaced whole."""
+def read_changes(job: Job, present: JobVersion, data: object) -> Json:
+    """Read the columns that shall change; nested values are replaced whole."""
     values, errors = _read(expect_object(data, ""), Origin(job.tenant, str(job.id)))
     if ("pool" in values or "target" in values) and not errors:
         target, pool = values.get("target", present.target), values.get("pool", job.pool)
@@ -56,7 +42,7 @@ def read_changes(job: Job, present: JobVersion, data: object) -> Given:
             check(target, pool)
     if errors:
         raise InvalidInput(errors)
-    return Given(values)
+    return values
 
 
 def _check_runnable(target: Json, pool: Pool, tenant: Tenant) -> None:

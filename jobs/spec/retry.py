@@ -72,8 +72,7 @@ def _read_error_names(retry: Json) -> Json:
 
 
 def _as_json(stored: Mapping[str, Any]) -> Json:
-    lengths = {name: durations.as_text(timedelta(seconds=stored[name])) for name in ("base", "cap")}
-    return {**stored, **lengths}
+    return durations.with_texts(stored, "base", "cap")
 
 
 ERROR_NAMES = {

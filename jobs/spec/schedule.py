@@ -1,7 +1,7 @@
 """Read the schedule of a job, and describe it."""
 
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from jobs.errors import InvalidInput
 from jobs.models import Calendar, Tenant
@@ -70,10 +70,7 @@ def _read(value: object, origin: Origin) -> tuple[Json | None, Calendar | None]:
 
 
 def _as_json(stored: Json | None) -> Json | None:
-    if stored is None:
-        return None
-    lengths = {name: timedelta(seconds=stored[name]) for name in ("every", "jitter") if name in stored}
-    return {**stored, **{name: durations.as_text(length) for name, length in lengths.items()}}
+    return stored and durations.with_texts(stored, "every", "jitter")
 
 
 def _split(value: Json | None) -> Json:

@@ -69,7 +69,10 @@ def edit_suspension(suspension: Suspension, data: object) -> Suspension:
     if not changed:
         return locked
     if state == SuspensionState.IN_FORCE:
-        _refuse_change_of_begun(locked, changed)
+        fixed = [name for name in changed if name not in CHANGEABLE_ONCE_BEGUN]
+        if fixed:
+            detail = f"the {locked.kind} has begun: {' and '.join(fixed)} cannot be changed any more"
+            raise SuspensionHasBegun(detail, field=fixed[0], hint="lift it and make another one")
     _check(locked, now)
     locked.save(update_fields=list(given))
     record(Action.SUSPENSION_EDITED, locked, before=before, after=after)
@@ -165,10 +168,3 @@ def _refuse_naming_nothing(suspension: Suspension) -> None:
         whose = "all of your jobs" if suspension.tenant else "all jobs of everybody"
         hint = f'a tag, a pool, or "everything": true for {whose}'
         raise invalid("tag", f"nothing says what the {suspension.kind} concerns", hint, "required")
-
-
-def _refuse_change_of_begun(suspension: Suspension, changed: list[str]) -> None:
-    fixed = [name for name in changed if name not in CHANGEABLE_ONCE_BEGUN]
-    if fixed:
-        detail = f"the {suspension.kind} has begun: {' and '.join(fixed)} cannot be changed any more"
-        raise SuspensionHasBegun(detail, field=fixed[0], hint="lift it and make another one")

@@ -1,6 +1,8 @@
 """Read and write lengths of time as the API spells them: ISO 8601 (`PT30S`) or plain seconds."""
 
+from collections.abc import Mapping
 from datetime import timedelta
+from typing import Any
 
 from jobs.errors import FieldError, InvalidInput
 from scheduler_project.sdk.declarations.durations import seconds_of
@@ -26,6 +28,11 @@ def as_text(length: timedelta) -> str:
     time = "".join(number + unit for number, unit in parts if number != "0")
     text = "P" + (f"{days}D" if days else "") + (f"T{time}" if time else "")
     return "PT0S" if text == "P" else text
+
+
+def with_texts(stored: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """Spell the lengths of these names, which are stored in seconds, as far as there are any."""
+    return {**stored, **{name: as_text(timedelta(seconds=stored[name])) for name in names if name in stored}}
 
 
 def _length(value: object) -> timedelta | None:

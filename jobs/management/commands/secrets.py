@@ -21,17 +21,14 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         try:
             if options["what"] == "rotate":
-                self._rotate(max(1, options["batch"]))
+                with acting_as(ActorKind.SYSTEM, "manage.py secrets"):
+                    rotated = tenant_secrets.rotate(max(1, options["batch"]))
+                self.stdout.write(f"{rotated.renewed} encrypted anew")
+                if rotated.unreadable:
+                    raise CommandError("\n".join(["These stay as they are:", *rotated.unreadable]))
             self._tell_keys()
         except DomainError as refused:
             raise CommandError(f"{refused.detail} {refused.hint}") from None
-
-    def _rotate(self, batch: int) -> None:
-        with acting_as(ActorKind.SYSTEM, "manage.py secrets"):
-            rotated = tenant_secrets.rotate(batch)
-        self.stdout.write(f"{rotated.renewed} encrypted anew")
-        if rotated.unreadable:
-            raise CommandError("\n".join(["These stay as they are:", *rotated.unreadable]))
 
     def _tell_keys(self) -> None:
         known = tenant_secrets.box().key_ids

@@ -41,7 +41,11 @@ class CommandKind(TargetKind):
     def read(self, given: Json) -> Json:
         command: Json = {"argv": _read_argv(given.get("argv")), "env": _read_env(given.get("env", {}))}
         if given.get("limits"):
-            command["limits"] = _read_limits(given["limits"])
+            limits = expect_object(given["limits"], "target.limits", LIMITS)
+            command["limits"] = {
+                name: whole_number(limit, f"target.limits.{name}", 1, LIMITS[name])
+                for name, limit in limits.items()
+            }
         if (network := given.get("network")) is not None:
             if not isinstance(network, bool):
                 detail = f"{abbreviate(network)} is neither true nor false"
@@ -89,8 +93,3 @@ def _read_env(value: object) -> dict[str, str]:
         if not isinstance(given, str):
             raise invalid(where, f"{abbreviate(given)} is not a string", "every value is a string")
     return env
-
-
-def _read_limits(value: object) -> dict[str, int]:
-    limits = expect_object(value, "target.limits", LIMITS)
-    return {name: whole_number(limits[name], f"target.limits.{name}", 1, LIMITS[name]) for name in limits}
