@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 from django.db.models import Model
 from rest_framework.generics import GenericAPIView, ListAPIView, RetrieveAPIView
 from rest_framework.response import Response
+from rest_framework.viewsets import GenericViewSet
 
 from jobs.api.idempotency import StoredResponse
 from jobs.api.requests import answer_once
@@ -37,6 +38,11 @@ class NamedView(ResourceView, RetrieveAPIView[Any]):
         rows = self.get_queryset()
         named = rows.none() if "\x00" in name else rows.filter(name=name)
         return first_or_missing(named, self.missing.format(name[:60]))
+
+
+# Several operations on a resource: each address names the method that serves it.
+class ResourceViewSet(ResourceView, GenericViewSet[Any]):
+    pass
 
 
 class ListView(ResourceView, ListAPIView[Any]):

@@ -8,7 +8,7 @@ from jobs.api.jobs import find_job
 from jobs.api.openapi import operation
 from jobs.api.requests import refuse_unknown_query
 from jobs.api.serializers import InstantField, PlainField, ReasonSerializer
-from jobs.api.views import ResourceView
+from jobs.api.views import ResourceViewSet
 from jobs.models import Role
 from jobs.validation.rows import first_or_missing
 from jobs.validation.schema import text
@@ -23,7 +23,7 @@ class BreakerSerializer(serializers.Serializer[Breaker]):
             enum=list(BreakerState.values),
         )
     )
-    in_words = serializers.SerializerMethodField(
+    description = serializers.SerializerMethodField(
         help_text="What holds the job's runs back; empty: nothing does."
     )
     failures = serializers.IntegerField(help_text="In a row, by now.")
@@ -33,28 +33,23 @@ class BreakerSerializer(serializers.Serializer[Breaker]):
     probe = serializers.UUIDField(allow_null=True, help_text="The run that tries.")
     held = serializers.SerializerMethodField(help_text="Runs that wait for it.")
 
-    def get_in_words(self, breaker: Breaker) -> str:
+    def get_description(self, breaker: Breaker) -> str:
         return breakers.describe(breaker)
 
     def get_held(self, breaker: Breaker) -> int:
         return breakers.held_by(breaker.job)
 
 
-class OneBreaker(ResourceView):
-    tag = "jobs"
-    serializer_class = BreakerSerializer
-
-    @operation("read_breaker", "The breaker of a job", errors=(400, 404))
-    def get(self, request: Request, job_id: str) -> Response:
-        refuse_unknown_query(request, ())
-        found = Breaker.objects.filter(job=find_job(request, job_id))
-        return self.answer(first_or_missing(found, "the job has no breaker"))
-
-
-class CloseBreaker(ResourceView):
+class Breakers(ResourceViewSet):
     tag = "jobs"
     write_role = Role.OPERATOR
     serializer_class = BreakerSerializer
+
+    @operation("read_breaker", "The breaker of a job", errors=(400, 404))
+    def retrieve(self, request: Request, job_id: str) -> Response:
+        refuse_unknown_query(request, ())
+        found = Breaker.objects.filter(job=find_job(request, job_id))
+        return self.answer(first_or_missing(found, "the job has no breaker"))
 
     @operation(
         "close_breaker",
@@ -63,6 +58,6 @@ class CloseBreaker(ResourceView):
         errors=(400, 404, 409),
         about="For when you know that it works again: the runs it held go at once.",
     )
-    def post(self, request: Request, job_id: str) -> Response:
+    def close(self, request: Request, job_id: str) -> Response:
         reason = ReasonSerializer.read(request)["reason"]
         return self.answer(breakers.close_breaker(find_job(request, job_id), reason))

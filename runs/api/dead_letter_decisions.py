@@ -13,7 +13,7 @@ from jobs.api.idempotency import StoredResponse
 from jobs.api.openapi import operation
 from jobs.api.requests import answer_once
 from jobs.api.serializers import BodySerializer, PlainField, ReasonField
-from jobs.api.views import ResourceView
+from jobs.api.views import ResourceViewSet
 from jobs.errors import DomainError
 from jobs.models import Role
 from jobs.validation.checks import Json, abbreviate, invalid
@@ -93,21 +93,22 @@ class DismissRunsSerializer(DismissGroupSerializer):
     runs = RunsField()
 
 
-class RedriveRuns(ResourceView):
+class Decisions(ResourceViewSet):
     tag = "dead letters"
     write_role = Role.OPERATOR
-    serializer_class = RedrivenSerializer
+    serializer_class = DismissedSerializer
 
     @operation(
         "redrive_runs",
         "Redrive dead runs",
         takes=RedriveRunsSerializer,
+        gives=RedrivenSerializer,
         errors=(400, 404, 409, 422),
         once=True,
         about="Each becomes a new run of the same version that points to it. A dead run is redriven once: asked "
         "again, the answer names the run that it became.",
     )
-    def post(self, request: Request) -> Response:
+    def redrive(self, request: Request) -> Response:
         given = RedriveRunsSerializer.read(request)
 
         def act() -> StoredResponse:
@@ -115,15 +116,9 @@ class RedriveRuns(ResourceView):
             done = dead_letters.redrive(tenant, runs, given["input"], reason=given["reason"])
             made = [{"run": dead, "new_run": run.pk} for dead, run in done.runs.items()]
             found = {"redriven": made, "refused": refused_runs(done.refused)}
-            return StoredResponse(200, self.get_serializer(found).data)
+            return StoredResponse(200, RedrivenSerializer(found).data)
 
         return answer_once(request, act)
-
-
-class DismissRuns(ResourceView):
-    tag = "dead letters"
-    write_role = Role.OPERATOR
-    serializer_class = DismissedSerializer
 
     @operation(
         "dismiss_runs",
@@ -132,17 +127,11 @@ class DismissRuns(ResourceView):
         errors=(400, 404),
         about="Nothing is run for them; they are no longer open.",
     )
-    def post(self, request: Request) -> Response:
+    def dismiss(self, request: Request) -> Response:
         given = DismissRunsSerializer.read(request)
         done = dead_letters.dismiss(tenant_of(request), given["runs"], given["note"])
         refused = refused_runs(done.refused)
         return self.answer({"dismissed": len(done.runs), "more": False, "refused": refused})
-
-
-class DismissGroup(ResourceView):
-    tag = "dead letters"
-    write_role = Role.OPERATOR
-    serializer_class = DismissedSerializer
 
     @operation(
         "dismiss_group",
@@ -151,7 +140,7 @@ class DismissGroup(ResourceView):
         errors=(400, 404),
         about=f"What has died by now, {MAX_DISMISSED:,} at a time.",
     )
-    def post(self, request: Request, fingerprint: str) -> Response:
+    def dismiss_group(self, request: Request, fingerprint: str) -> Response:
         group, note = read_fingerprint(fingerprint), DismissGroupSerializer.read(request)["note"]
         count = dead_letters.dismiss_group(tenant_of(request), group, note)
         return self.answer({"dismissed": count, "more": count >= MAX_DISMISSED, "refused": []})

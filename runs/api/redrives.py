@@ -5,7 +5,7 @@ from typing import Any
 from django.db.models import QuerySet
 from drf_spectacular.utils import extend_schema_view
 from rest_framework import serializers
-from rest_framework.generics import RetrieveAPIView
+from rest_framework.mixins import ListModelMixin, RetrieveModelMixin
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -20,7 +20,7 @@ from jobs.api.serializers import (
     ReasonField,
     ReasonSerializer,
 )
-from jobs.api.views import ListView, ResourceView
+from jobs.api.views import ResourceViewSet
 from jobs.errors import Missing
 from jobs.models import Role
 from jobs.validation.rows import first_or_missing
@@ -72,8 +72,14 @@ class RedriveSerializer(serializers.Serializer[Redrive]):
         return redrives.left(redrive)
 
 
-class RedriveView(ResourceView):
+@extend_schema_view(
+    list=operation("list_redrives", "Groups on their way, and those that were, newest first", errors=(400,)),
+    retrieve=operation("read_redrive", "How far a redrive has come", errors=(404,)),
+)
+class Redrives(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
     tag = "dead letters"
+    write_role = Role.OPERATOR
+    newest_first = ("created_at", "id")
     queryset = Redrive.objects.all()
     serializer_class = RedriveSerializer
 
@@ -85,22 +91,6 @@ class RedriveView(ResourceView):
         redrives = self.get_queryset().filter(pk=read_id(given))
         return first_or_missing(redrives, f"there is no redrive {given[:60]}")
 
-
-@extend_schema_view(
-    get=operation("list_redrives", "Groups on their way, and those that were, newest first", errors=(400,))
-)
-class Redrives(RedriveView, ListView):
-    pass
-
-
-@extend_schema_view(get=operation("read_redrive", "How far a redrive has come", errors=(404,)))
-class OneRedrive(RedriveView, RetrieveAPIView[Redrive]):
-    pass
-
-
-class StopRedrive(RedriveView):
-    write_role = Role.OPERATOR
-
     @operation(
         "stop_redrive",
         "Stop a redrive",
@@ -108,13 +98,9 @@ class StopRedrive(RedriveView):
         errors=(400, 404, 409),
         about="The runs it has made go on; the rest of the group stays open.",
     )
-    def post(self, request: Request, **_: Any) -> Response:
+    def stop(self, request: Request, **_: Any) -> Response:
         reason = ReasonSerializer.read(request)["reason"]
         return self.answer(redrives.stop(self.get_object(), reason))
-
-
-class RedriveGroup(RedriveView):
-    write_role = Role.OPERATOR
 
     @operation(
         "redrive_group",
@@ -125,7 +111,7 @@ class RedriveGroup(RedriveView):
         once=True,
         about="All of it that has died by now, the oldest death first. What dies again is a new dead letter.",
     )
-    def post(self, request: Request, fingerprint: str) -> Response:
+    def start(self, request: Request, fingerprint: str) -> Response:
         given = NewRedriveSerializer.read(request)
 
         def start() -> Redrive:

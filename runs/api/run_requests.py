@@ -4,6 +4,7 @@ from typing import Any
 
 from drf_spectacular.utils import extend_schema_field, extend_schema_view
 from rest_framework import serializers
+from rest_framework.decorators import action
 from rest_framework.exceptions import PermissionDenied
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -13,7 +14,7 @@ from jobs.api.declarations import pool_of
 from jobs.api.openapi import Decorator, operation
 from jobs.api.requests import BASE, read_id
 from jobs.api.serializers import BodySerializer, InstantField, PlainField
-from jobs.api.views import ResourceView
+from jobs.api.views import ResourceViewSet
 from jobs.models import Role
 from jobs.validation.checks import Json, expect_object
 from jobs.validation.schema import obj, text
@@ -62,10 +63,10 @@ class RunRequestSerializer(serializers.Serializer[Any]):
         return {**links, "run": f"{BASE}/runs/{found['run']}"} if found["run"] else links
 
 
-def operations(of_worker: str = "", about: str = "") -> dict[str, Decorator]:
+def operations(of_worker: str = "", about: str = "") -> Decorator:
     """Describe the operations, with the words of one kind of key."""
-    return {
-        "request": operation(
+    return extend_schema_view(
+        create=operation(
             f"request_run{of_worker}",
             "Request a run from code",
             takes=NewRunRequestSerializer,
@@ -73,31 +74,25 @@ def operations(of_worker: str = "", about: str = "") -> dict[str, Decorator]:
             errors=(400, 404, 409, 422),
             about=f"{ABOUT} {about}".strip(),
         ),
-        "read": operation(f"read_run_request{of_worker}", "Read a request", errors=(404,), about=about),
-        "cancel": operation(
+        retrieve=operation(f"read_run_request{of_worker}", "Read a request", errors=(404,), about=about),
+        cancel=operation(
             f"cancel_run_request{of_worker}",
             "Cancel a request",
             errors=(404, 409) if of_worker else (404,),
             about="A run that has not begun ends; the worker of a running one gets a request to stop it. "
             "A finished one stays as it is. " + about,
         ),
-    }
+    )
 
 
-BY_TENANT = operations()
-BY_WORKER = operations("_of_worker", "For a worker's key, in its own pool.")
-
-
-class RunRequestView(ResourceView):
+@operations()
+class RunRequests(ResourceViewSet):
     tag = "run requests"
     write_role = Role.OPERATOR
     serializer_class = RunRequestSerializer
     address = f"{BASE}/run-requests"
 
-
-@extend_schema_view(post=BY_TENANT["request"])
-class RunRequests(RunRequestView):
-    def post(self, request: Request) -> Response:
+    def create(self, request: Request) -> Response:
         given, principal = expect_object(request.data, ""), principal_of(request)
         pool, spec = pool_of(request, given.get("pool")), given.get("spec")
         of_declared_job = isinstance(spec, dict) and "input" in spec
@@ -111,38 +106,18 @@ class RunRequests(RunRequestView):
         response["Location"] = response.data["links"]["self"]
         return response
 
-
-@extend_schema_view(get=BY_TENANT["read"])
-class OneRunRequest(RunRequestView):
-    def get(self, request: Request, request_id: str) -> Response:
+    def retrieve(self, request: Request, request_id: str) -> Response:
         tenant, identity = tenant_of(request), read_id(request_id)
         run_requests.find(tenant, principal_of(request).pool, identity)
         return self.answer(run_requests.request_as_json(tenant, identity))
 
-
-@extend_schema_view(post=BY_TENANT["cancel"])
-class CancelRunRequest(RunRequestView):
-    def post(self, request: Request, request_id: str) -> Response:
+    @action(detail=True, methods=["post"])
+    def cancel(self, request: Request, request_id: str) -> Response:
         identity, pool = read_id(request_id), principal_of(request).pool
         return self.answer(run_requests.cancel(tenant_of(request), pool, identity))
 
 
-# The same for a worker's key, in its pool alone.
-class WorkerRunRequestView(RunRequestView):
+@operations("_of_worker", "For a worker's key, in its own pool.")
+class WorkerRunRequests(RunRequests):
     permission_classes = [WorkerPermission]
     address = f"{BASE}/worker/run-requests"
-
-
-@extend_schema_view(post=BY_WORKER["request"])
-class WorkerRunRequests(WorkerRunRequestView, RunRequests):
-    pass
-
-
-@extend_schema_view(get=BY_WORKER["read"])
-class OneWorkerRunRequest(WorkerRunRequestView, OneRunRequest):
-    pass
-
-
-@extend_schema_view(post=BY_WORKER["cancel"])
-class CancelWorkerRunRequest(WorkerRunRequestView, CancelRunRequest):
-    pass

@@ -5,7 +5,7 @@ from typing import Any
 
 from drf_spectacular.utils import extend_schema_field, extend_schema_view
 from rest_framework import serializers
-from rest_framework.generics import RetrieveAPIView
+from rest_framework.mixins import ListModelMixin, RetrieveModelMixin
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -22,7 +22,7 @@ from jobs.api.serializers import (
     ReasonField,
     ReasonSerializer,
 )
-from jobs.api.views import ListView, ResourceView
+from jobs.api.views import ResourceViewSet
 from jobs.models import Role
 from jobs.validation.rows import first_or_missing
 from jobs.validation.schema import MAYBE_INSTANT, text
@@ -107,8 +107,16 @@ class RunBodySerializer(BodySerializer):
     reason = ReasonField("")
 
 
-class RunView(ResourceView):
+@extend_schema_view(
+    list=operation("list_runs", "Runs, newest first", errors=(400,)),
+    retrieve=operation("read_run", "Read a run", errors=(404,)),
+)
+class Runs(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
     tag = "runs"
+    write_role = Role.OPERATOR
+    filterset_class = RunFilters
+    # The id begins with the planned time: newest first is one column, and a range of it prunes partitions.
+    newest_first = ("id",)
     queryset = history.runs()
     serializer_class = RunSerializer
 
@@ -118,52 +126,6 @@ class RunView(ResourceView):
     def get_object(self) -> Run:
         return find_run(self.request, self.kwargs["run_id"])
 
-
-class RunList(RunView, ListView):
-    # The id begins with the planned time: newest first is one column, and a range of it prunes partitions.
-    newest_first = ("id",)
-
-
-@extend_schema_view(get=operation("list_runs", "Runs, newest first", errors=(400,)))
-class Runs(RunList):
-    filterset_class = RunFilters
-
-
-@extend_schema_view(get=operation("list_runs_of_job", "Runs of a job, newest first", errors=(400, 404)))
-class RunsOfJob(RunList):
-    tag = "jobs"
-    filterset_class = RunOfJobFilters
-
-    def get_queryset(self) -> RunHistory:
-        return super().get_queryset().filter(job=find_job(self.request, self.kwargs["job_id"]))
-
-
-@extend_schema_view(get=operation("read_run", "Read a run", errors=(404,)))
-class OneRun(RunView, RetrieveAPIView[Run]):
-    pass
-
-
-class RunJob(RunView):
-    tag = "jobs"
-    write_role = Role.OPERATOR
-
-    @operation(
-        "run_job",
-        "Run a job now",
-        takes=RunBodySerializer,
-        status=201,
-        errors=(400, 404, 409, 422),
-        once=True,
-    )
-    def post(self, request: Request, job_id: str) -> Response:
-        job, given = find_job(request, job_id), RunBodySerializer.read(request)
-        token, why = request_token(request), given["reason"]
-        return self.create_once(lambda: services.run_now(job, given.get("input"), request=token, reason=why))
-
-
-class CancelRun(RunView):
-    write_role = Role.OPERATOR
-
     @operation(
         "cancel_run",
         "Cancel a run",
@@ -171,13 +133,9 @@ class CancelRun(RunView):
         errors=(400, 404, 409),
         about="One that no worker has ends at once; a running one is stopped by its worker.",
     )
-    def post(self, request: Request, **_: Any) -> Response:
+    def cancel(self, request: Request, **_: Any) -> Response:
         reason = ReasonSerializer.read(request)["reason"]
         return self.answer(services.cancel_run(self.get_object(), reason))
-
-
-class RetryRun(RunView):
-    write_role = Role.OPERATOR
 
     @operation(
         "retry_run",
@@ -189,7 +147,7 @@ class RetryRun(RunView):
         about="A finished run stays as it is: the retry is a new run of the same version and input. A run that waits "
         "for its back-off goes now; then the answer is that run, with status 200.",
     )
-    def post(self, request: Request, **_: Any) -> Response:
+    def retry(self, request: Request, **_: Any) -> Response:
         run, reason = self.get_object(), ReasonSerializer.read(request)["reason"]
         token = request_token(request)
 
@@ -198,6 +156,28 @@ class RetryRun(RunView):
             return StoredResponse(200 if retry.pk == run.pk else 201, self.get_serializer(retry).data)
 
         return answer_once(request, act)
+
+
+@extend_schema_view(list=operation("list_runs_of_job", "Runs of a job, newest first", errors=(400, 404)))
+class RunsOfJob(Runs):
+    tag = "jobs"
+    filterset_class = RunOfJobFilters
+
+    def get_queryset(self) -> RunHistory:
+        return super().get_queryset().filter(job=find_job(self.request, self.kwargs["job_id"]))
+
+    @operation(
+        "run_job",
+        "Run a job now",
+        takes=RunBodySerializer,
+        status=201,
+        errors=(400, 404, 409, 422),
+        once=True,
+    )
+    def start(self, request: Request, job_id: str) -> Response:
+        job, given = find_job(request, job_id), RunBodySerializer.read(request)
+        token, why = request_token(request), given["reason"]
+        return self.create_once(lambda: services.run_now(job, given.get("input"), request=token, reason=why))
 
 
 def find_run(request: Request, run_id: str) -> Run:

@@ -12,7 +12,7 @@ import psycopg
 from rest_framework.parsers import BaseParser
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
+from rest_framework.viewsets import ViewSet
 
 from jobs.api.authentication import WorkerPermission, principal_of
 from jobs.api.openapi import query
@@ -53,7 +53,7 @@ class GzipBody(RawBody):
     max_bytes = MAX_LOG + MAX_LOG // 100
 
 
-class WorkerView(APIView):
+class WorkerView(ViewSet):
     permission_classes = [WorkerPermission]
 
     def finalize_response(self, request: Request, response: Response, *args: Any, **kwargs: Any) -> Response:
@@ -72,52 +72,40 @@ class WorkerView(APIView):
         return RemoteLedger(principal_of(request), run_logs.store())
 
 
-class Register(WorkerView):
+class WorkerProtocol(WorkerView):
     @exchange("worker_register", "Make a worker known", WorkerInfo, list[WorkQueue], (400, 409))
-    def post(self, request: Request) -> Response:
+    def register(self, request: Request) -> Response:
         return answer(self.ledger(request).register(read(WorkerInfo, request)))
 
-
-class Heartbeat(WorkerView):
     @exchange("worker_heartbeat", "Renew a worker's lease", Beat, wire.HeartbeatReply)
-    def post(self, request: Request) -> Response:
+    def heartbeat(self, request: Request) -> Response:
         response = self.ledger(request).heartbeat(read(Beat, request))
         # How far this host's clock is from the database's was measured on the way; the worker's is its own affair.
         skew_ms = response.skew_ms
         at = None if skew_ms is None else datetime.fromtimestamp(time.time() - skew_ms / 1000, UTC)
         return answer(wire.HeartbeatReply(response, at))
 
-
-class Claims(WorkerView):
     @exchange("worker_claim", "Claim the next runs", wire.ClaimBody, list[Claim])
-    def post(self, request: Request) -> Response:
+    def claim(self, request: Request) -> Response:
         body = read(wire.ClaimBody, request)
         return answer(self.ledger(request).claim(body.request, body.again))
 
-
-class Report(WorkerView):
     @exchange("worker_report", "Report runs, and claim the next", wire.ReportBody, ReportResult)
-    def post(self, request: Request) -> Response:
+    def report(self, request: Request) -> Response:
         body = read(wire.ReportBody, request)
         return answer(self.ledger(request).report_ends(body.ended, body.request))
 
-
-class Leave(WorkerView):
     @exchange("worker_leave", "Say that a worker stopped", wire.LeaveBody, bool)
-    def post(self, request: Request) -> Response:
+    def leave(self, request: Request) -> Response:
         self.ledger(request).leave(read(wire.LeaveBody, request).incarnation)
         return answer(True)
 
-
-class Declare(WorkerView):
     @exchange("worker_declare", "Declare jobs", wire.DeclareBody, bool, (400, 409))
-    def post(self, request: Request) -> Response:
+    def declare(self, request: Request) -> Response:
         declared = read(wire.DeclareBody, request)
         self.ledger(request).declare(declared.pool, declared.tenant, declared.declarations)
         return answer(True)
 
-
-class DeclarationErrors(WorkerView):
     @exchange(
         "worker_declaration_errors",
         "What was wrong with declared jobs",
@@ -125,7 +113,7 @@ class DeclarationErrors(WorkerView):
         dict[str, str],
         (400, 409),
     )
-    def post(self, request: Request) -> Response:
+    def declaration_errors(self, request: Request) -> Response:
         body = read(wire.DeclarationNames, request)
         return answer(self.ledger(request).declaration_errors(body.tenant, body.names))
 
@@ -134,7 +122,7 @@ class FinishedLog(WorkerView):
     parser_classes = [GzipBody]
 
     @upload("worker_keep_log", "Keep the log of an attempt that ended", https.GZIP, LogPointer)
-    def put(self, request: Request, run_id: str, claim_seq: str) -> Response:
+    def keep(self, request: Request, run_id: str, claim_seq: str) -> Response:
         claim, member = read_claim(request, run_id, claim_seq), body_of(request)
         check_member(member, "body")
         return answer(self.ledger(request).keep_log(*claim, member))
@@ -150,7 +138,7 @@ class OpenLog(WorkerView):
         int,
         query("offset", "Where the lines begin.", int, required=True),
     )
-    def post(self, request: Request, run_id: str, claim_seq: str) -> Response:
+    def append(self, request: Request, run_id: str, claim_seq: str) -> Response:
         claim = read_claim(request, run_id, claim_seq)
         offset = read_number(request.query_params.get("offset", ""), "offset", MAX_LOG)
         lines = body_of(request)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from django.urls import URLPattern, URLResolver, get_resolver
 from django.utils.module_loading import import_string
-from rest_framework.generics import ListAPIView
+from rest_framework.generics import GenericAPIView, ListAPIView
 
 from tests.support.api_client import Caller, refusal
 from tests.support.factories import make_pool, make_tenant, post_job
@@ -14,14 +14,15 @@ from tests.support.factories import make_pool, make_tenant, post_job
 PAGING = {"limit", "cursor"}
 
 
-def lists(patterns: list[Any], prefix: str = "/") -> Iterator[tuple[str, type[ListAPIView[Any]]]]:
+def lists(patterns: list[Any], prefix: str = "/") -> Iterator[tuple[str, type[GenericAPIView[Any]]]]:
     for pattern in patterns:
         here = prefix + str(pattern.pattern).replace("<str:", "{").replace(">", "}")
         if isinstance(pattern, URLResolver):
             yield from lists(pattern.url_patterns, here)
         elif isinstance(pattern, URLPattern):
             view: Any = getattr(pattern.callback, "cls", object)
-            if issubclass(view, ListAPIView):
+            methods = getattr(pattern.callback, "actions", {})
+            if issubclass(view, ListAPIView) or "list" in methods.values():
                 yield here, view
 
 
