@@ -5,13 +5,13 @@ Callers do not query the two tables themselves: an archive of old partitions cha
 
 from collections.abc import Collection
 from datetime import datetime
-from typing import Self
+from typing import Any, Self
 from uuid import UUID
 
 from django.db.models import Q, QuerySet
 
 from jobs.models import Tenant
-from runs.models import Attempt, LiveRun, Run, WorkerNode
+from runs.models import Attempt, Run, WorkerNode
 from runs.states import FinalState, LiveState
 from scheduler_project.sdk.ids import milliseconds
 
@@ -64,16 +64,14 @@ def attempts_of(run: UUID) -> list[Attempt]:
     return list(found.order_by("claim_seq"))
 
 
-def open_attempt(run: Run, finished: Collection[Attempt]) -> LiveRun | None:
-    """Return the attempt under way, unless it is among the finished ones, which were read later."""
-    live = run.live_or_none
-    if live is None or live.state not in CLAIMED:
-        return None
-    return None if live.claim_seq in {attempt.claim_seq for attempt in finished} else live
-
-
-def worker_name(live: LiveRun) -> str:
-    if live.worker is None:
-        return ""
-    name = WorkerNode.objects.filter(pk=live.worker).values_list("name", flat=True).first()
-    return name or str(live.worker)
+def attempts_with_open(run: Run) -> list[Attempt]:
+    """Return the finished attempts, and the one under way as an unsaved one without an end."""
+    finished, live = attempts_of(run.pk), run.live_or_none
+    # The finished ones were read later, and it may be among them.
+    if live is None or live.state not in CLAIMED or live.claim_seq in {one.claim_seq for one in finished}:
+        return finished
+    worker = WorkerNode.objects.filter(pk__in=[live.worker]).first()
+    claim: dict[str, Any] = {"run_id": live.run_id, "number": live.attempt, "started_at": live.claimed_at}
+    claim |= {"worker": live.worker, "worker_name": worker.name if worker else ""}
+    claim |= {"outcome": live.state, "next_state": None, "error_class": "", "error_line": ""}
+    return [*finished, Attempt(**claim)]

@@ -11,7 +11,7 @@ from jobs.admin.base import LongListAdmin, related
 from jobs.admin.columns import column, label_column, moment_column
 from jobs.admin.html import link, on_one_line, page_of
 from runs.admin.list_filters import WindowFilter
-from runs.admin.run_detail import OUTCOME_COLOURS, took
+from runs.admin.run_detail import COLOURS, took
 from runs.models import Run
 
 
@@ -39,7 +39,7 @@ class AttemptAdmin(LongListAdmin):
     )
 
     started = moment_column("started_at")
-    outcome_column = label_column("outcome", OUTCOME_COLOURS, "outcome")
+    outcome_column = label_column("outcome", COLOURS, "outcome")
     run_column = column("run", lambda row: link(page_of(Run(pk=row.run_id)), str(row.run_id)[-12:]))
     duration = column("took", lambda row: on_one_line(took(row.started_at, row.finished_at)))
     error = column("error", lambda row: Truncator(row.error_line).chars(90))

@@ -9,7 +9,7 @@ from django.utils.safestring import SafeString
 from jobs.admin import html
 from jobs.admin.formatting import NOTHING, brief, moment
 from jobs.admin.html import BAD, BUSY, GOOD, QUIET, WARNING, link, page_of, sentence
-from runs.history import attempts_of, open_attempt, worker_name
+from runs.history import attempts_with_open
 from runs.logs import Line, NoSuchAttempt, lines, read_log
 from runs.models import AttemptOutcome, Run
 from runs.reasons import describe
@@ -19,6 +19,7 @@ from scheduler_project.sdk.logs.store import LogMissing
 
 LINES_SHOWN = 500
 CHARACTERS_SHOWN = 2000
+# Of runs and their attempts.
 COLOURS: dict[str, str] = {
     LiveState.DELAYED: WARNING,
     LiveState.READY: QUIET,
@@ -30,9 +31,6 @@ COLOURS: dict[str, str] = {
     FinalState.DEAD: BAD,
     FinalState.CANCELLED: QUIET,
     FinalState.SKIPPED: WARNING,
-}
-OUTCOME_COLOURS: dict[str, str] = {
-    AttemptOutcome.SUCCEEDED: GOOD,
     AttemptOutcome.FAILED: BAD,
     AttemptOutcome.TIMEOUT: BAD,
     AttemptOutcome.LOST: WARNING,
@@ -61,35 +59,19 @@ def obstacle_line(found: Obstacle) -> SafeString:
 
 
 def attempt_rows(run: Run) -> list[dict[str, Any]]:
-    finished = attempts_of(run.pk)
-    rows = [
+    return [
         {
             "number": attempt.number,
-            "outcome": html.state_label(attempt.outcome, OUTCOME_COLOURS),
+            "outcome": state_label(attempt.outcome),
             "worker": attempt.worker_name or attempt.worker,
             "started": moment(attempt.started_at),
             "took": took(attempt.started_at, attempt.finished_at),
             "error": attempt.error_line,
             "exit_code": attempt.exit_code,
-            "then": attempt.next_state.replace("_", " "),
+            "then": attempt.next_state.replace("_", " ") if attempt.finished_at else reason_of(run),
         }
-        for attempt in finished
+        for attempt in attempts_with_open(run)
     ]
-    live = open_attempt(run, finished)
-    if live:
-        rows.append(
-            {
-                "number": live.attempt,
-                "outcome": state_label(live.state),
-                "worker": worker_name(live),
-                "started": moment(live.claimed_at),
-                "took": took(live.claimed_at, None),
-                "error": "",
-                "exit_code": None,
-                "then": live.describe_reason(),
-            }
-        )
-    return rows
 
 
 def log_tail(run: Run, number: int | None = None) -> dict[str, Any]:

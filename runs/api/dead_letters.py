@@ -75,7 +75,7 @@ class DeadGroupsSerializer(serializers.Serializer[Any]):
 class DeadLetterSerializer(serializers.Serializer[DeadLetter]):
     run = serializers.UUIDField(source="run_id", help_text="The dead run.")
     job = serializers.UUIDField(source="job_id")
-    job_name = serializers.SerializerMethodField()
+    job_name = serializers.CharField(source="job.name", read_only=True)
     fingerprint = serializers.CharField()
     died_at = InstantField()
     error = DeathErrorField()
@@ -88,10 +88,6 @@ class DeadLetterSerializer(serializers.Serializer[DeadLetter]):
         run=lambda letter: f"/runs/{letter.run_id}",
         redriven_as=lambda letter: letter.redriven_as and f"/runs/{letter.redriven_as}",
     )
-
-    def get_job_name(self, letter: DeadLetter) -> str:
-        job = self.context["view"].jobs.get(letter.job_id)
-        return job.name if job else ""
 
 
 class DeadGroups(ResourceView):
@@ -134,7 +130,7 @@ class DeadLetterFilters(NamedFilterSet):
 )
 class DeadGroup(ListView):
     tag = "dead letters"
-    queryset = DeadLetter.objects.all()
+    queryset = DeadLetter.objects.prefetch_related("job")
     serializer_class = DeadLetterSerializer
     filterset_class = DeadLetterFilters
     newest_first = ("died_at", "run_id")
@@ -147,8 +143,3 @@ class DeadGroup(ListView):
         filtered = super().filter_queryset(letters)
         asked = "decision" in self.request.query_params
         return filtered if asked else filtered.filter(decision=DeadLetterDecision.OPEN)
-
-    def paginate_queryset(self, letters: Any) -> Any:
-        page = super().paginate_queryset(letters) or []
-        self.jobs = Job.objects.in_bulk({letter.job_id for letter in page})
-        return page

@@ -21,7 +21,7 @@ from runs import history
 from runs import logs as run_logs
 from runs.api.runs import find_run
 from runs.api.serializers import ErrorField
-from runs.models import Attempt, AttemptOutcome, LiveRun, Run
+from runs.models import Attempt, AttemptOutcome, Run
 from runs.states import LiveState
 
 
@@ -60,18 +60,7 @@ class Attempts(ResourceView):
 
     @operation("list_attempts", "Its attempts, oldest first", errors=(404,))
     def get(self, request: Request, run_id: str) -> Response:
-        run = find_run(request, run_id)
-        finished = history.attempts_of(run.pk)
-        live = history.open_attempt(run, finished)
-        return self.answer({"results": [*finished, unfinished(live)] if live else finished})
-
-
-def unfinished(live: LiveRun) -> Attempt:
-    """Return the attempt under way as one that has not ended."""
-    claim: dict[str, Any] = {"run_id": live.run_id, "number": live.attempt, "started_at": live.claimed_at}
-    claim |= {"worker": live.worker, "worker_name": history.worker_name(live)}
-    claim |= {"outcome": live.state, "next_state": None, "error_class": ""}
-    return Attempt(**claim)
+        return self.answer({"results": history.attempts_with_open(find_run(request, run_id))})
 
 
 class RunLog(ResourceView):

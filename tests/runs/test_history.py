@@ -91,10 +91,12 @@ def test_the_open_attempt_is_not_listed_twice() -> None:
     worker = make_worker(job.pool, name="w1")
     live = make_run(job, LiveState.RUNNING, worker=worker, claim_seq=3)
     run = seen(live.run_id)
-    found = history.open_attempt(run, [])
-    assert found == live and history.worker_name(live) == "w1"
-    assert history.open_attempt(run, [finish_attempt(run, 3)]) is None
-    assert history.open_attempt(seen(make_run(job, LiveState.QUEUED).run_id), []) is None
+    [found] = history.attempts_with_open(run)
+    assert (found.worker, found.worker_name, found.outcome) == (worker.pk, "w1", LiveState.RUNNING)
+    assert (found.run_id, found.number) == (run.pk, live.attempt) and not found.finished_at
+    finished = finish_attempt(run, 3)
+    assert history.attempts_with_open(run) == [finished]
+    assert history.attempts_with_open(seen(make_run(job, LiveState.QUEUED).run_id)) == []
 
 
 def test_nobody_else_queries_the_two_tables() -> None:
