@@ -6,7 +6,7 @@ from django.contrib.auth.models import Group, User
 from auditlog.models import AuditEntry
 from jobs import models
 from jobs.admin.access import ApiKeyAdmin, MembershipAdmin, StaffUserAdmin, TenantAdmin
-from jobs.admin.audit import TenantAuditAdmin
+from jobs.admin.audit import AuditEntryAdmin
 from jobs.admin.calendars import CalendarAdmin
 from jobs.admin.declarations import DeclarationAdmin, RunRequestAdmin
 from jobs.admin.jobs import JobAdmin
@@ -16,8 +16,7 @@ from jobs.admin.secrets import SecretAdmin
 from jobs.admin.suspensions import SuspensionAdmin
 from jobs.admin.versions import JobClockAdmin, JobVersionAdmin
 
-admin.site.unregister([AuditEntry, User])
-admin.site.unregister(Group)  # permissions come from memberships
+admin.site.unregister([Group, User])  # permissions come from memberships
 for model, model_admin in (
     (models.Job, JobAdmin),
     (models.JobVersion, JobVersionAdmin),
@@ -32,7 +31,7 @@ for model, model_admin in (
     (models.RunRequest, RunRequestAdmin),
     (models.Suspension, SuspensionAdmin),
     (models.Override, OverrideAdmin),
-    (AuditEntry, TenantAuditAdmin),
+    (AuditEntry, AuditEntryAdmin),
     (User, StaffUserAdmin),
 ):
     admin.site.register(model, model_admin)

@@ -19,7 +19,7 @@ from jobs.admin.base import StrictLookupAdmin, TenantScopedAdmin, related
 from jobs.admin.buttons import button
 from jobs.admin.columns import column, moment_column
 from jobs.admin.html import BAD, GOOD, QUIET, label, list_with, page_of, sentence
-from jobs.admin.permissions import is_superuser, may_act, own_tenants
+from jobs.admin.permissions import is_superuser, may_act
 from jobs.errors import DomainError
 from jobs.models import ApiKey, Role
 
@@ -34,9 +34,6 @@ class PlatformAdmin(TenantScopedAdmin):
 
     has_add_permission = has_change_permission
 
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False  # runs and the audit trail refer to them for years
-
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         stored = type(obj).objects.filter(pk=obj.pk).first() if change else None
         form.snapshot_before = pools.audit_snapshot(stored) if stored else None
@@ -48,6 +45,7 @@ class PlatformAdmin(TenantScopedAdmin):
 
 
 class TenantAdmin(PlatformAdmin):
+    tenant_path = "id"
     list_display = ("slug", "name", "weight", "max_running", "rate_limit", "daily_quota", "created")
     search_fields = ("slug", "name")
     ordering = ("slug",)
@@ -58,12 +56,6 @@ class TenantAdmin(PlatformAdmin):
     )
 
     created = moment_column("created_at")
-
-    def visible(self, rows: QuerySet[Any], request: HttpRequest) -> QuerySet[Any]:
-        return rows.filter(pk__in=own_tenants(request))
-
-    def tenant_of(self, row: Any) -> int | None:
-        return int(row.pk)
 
 
 class ApiKeyForm(forms.ModelForm):  # type: ignore[type-arg]
@@ -99,8 +91,6 @@ class ApiKeyAdmin(TenantScopedAdmin):
 
     def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return False
-
-    has_delete_permission = has_change_permission  # the audit trail names revoked keys
 
     def has_revoke_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
         key = self.get_object(request, str(object_id)) if object_id else None

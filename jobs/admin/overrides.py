@@ -6,12 +6,11 @@ from jobs.admin.html import BUSY, QUIET, WARNING, label
 
 
 class OverrideAdmin(LongListAdmin):
-    tenant_path = "job__tenant"
+    tenant_path = "job__tenant_id"
     list_display = ("planned", "job_column", "change", "moved", "state", "note", "created_by")
     list_filter = related("job")
     list_select_related = ("job",)
     ordering = ("-planned_at", "-id")
-    actions = None
 
     planned = moment_column("planned_at", "planned time")
     job_column = link_column("job")

@@ -37,6 +37,7 @@ class ExportDialog(ReasonDialog):
 
 
 class PoolAdmin(PlatformAdmin):
+    tenant_path = ""
     list_display = ("slug", "description", "state_column", "open_to", "kinds", "tasks")
     search_fields = ("slug", "description")
     ordering = ("slug",)
@@ -54,9 +55,6 @@ class PoolAdmin(PlatformAdmin):
 
     def visible(self, rows: QuerySet[Any], request: HttpRequest) -> QuerySet[Any]:
         return rows.filter(Q(shared=True) | Q(tenants__in=own_tenants(request))).distinct()
-
-    def tenant_of(self, row: Any) -> int | None:
-        return None
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         """Hide from members which other tenants use a pool, and which unexported tasks its workers know."""

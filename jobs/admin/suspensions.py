@@ -130,7 +130,6 @@ class SuspensionAdmin(ServiceAdmin):
     autocomplete_fields = ("tenant", "pool")
     actions_detail = ["lift"]
     actions_row = ["lift"]
-    actions = None
     viewed_fields = (
         "concerns",
         ("state_column", "kind", "effect"),

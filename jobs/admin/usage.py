@@ -20,7 +20,6 @@ class UsedByJobsAdmin(ServiceAdmin):
     ordering = ("tenant_id", "name")
     sortable_by = ()
     autocomplete_fields = ("tenant",)
-    actions = None
     actions_detail = ["delete"]
 
     delete_by_service: Any  # the service, called with the row and the reason

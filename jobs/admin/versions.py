@@ -6,7 +6,7 @@ from jobs.admin.formatting import in_line, milliseconds_as_text, schedule_text
 
 
 class JobVersionAdmin(LongListAdmin):
-    tenant_path = "job__tenant"
+    tenant_path = "job__tenant_id"
     list_display = ("job", "version", "schedule_column", "target_key", "overlap", "created", "created_by")
     list_filter = related("job")
     list_select_related = ("job",)
@@ -28,7 +28,7 @@ class JobVersionAdmin(LongListAdmin):
 
 
 class JobClockAdmin(LongListAdmin):
-    tenant_path = "job__tenant"
+    tenant_path = "job__tenant_id"
     list_display = ("job", "next_run", "slice")
     list_filter = related("job")
     list_select_related = ("job",)

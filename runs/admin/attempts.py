@@ -28,8 +28,6 @@ class AttemptAdmin(LongListAdmin):
     )
     list_filter = (WindowFilter, ("outcome", ChoicesDropdownFilter), *related("tenant"))
     ordering = ("-id",)
-    list_select_related = ()
-    actions = None
     fields = (
         ("run_column", "number", "claim_seq"),
         ("outcome_column", "next_state", "exit_code"),

@@ -7,10 +7,8 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from unfold.contrib.filters.admin import DropdownFilter
 
-from jobs.admin.base import UncountedChangeList
 from jobs.admin.html import list_of
-from jobs.admin.permissions import is_superuser, may_act, own_tenants
-from jobs.models import Role
+from jobs.admin.permissions import is_superuser, own_tenants
 from runs.models import DeadLetter, DeadLetterDecision, Redrive, RedriveState
 from runs.services import dead_letters
 from runs.services.dead_letters import Group
@@ -32,25 +30,17 @@ class DecisionFilter(DropdownFilter):  # type: ignore[misc]
         return queryset.filter(decision="" if self.value() == "open" else self.value())
 
 
-class DeadLetterChangeList(UncountedChangeList):
-    """Group by error while no error is chosen: the latest dead letter of each group is its row."""
-
-    def get_results(self, request: HttpRequest) -> None:
-        super().get_results(request)
-        self.result_list: list[Any] = list(self.result_list)
-        for letter in self.result_list:
-            letter.may_decide = may_act(request, letter.tenant_id, Role.OPERATOR)
-        if not is_grouped(request):
-            return
-        found = groups_of(request)
-        jobs = dead_letters.jobs_of(list(found.values()))
-        under_way = Redrive.objects.filter(state=RedriveState.WORKING)
-        running = {(redrive.tenant_id, redrive.fingerprint): redrive for redrive in under_way}
-        for letter in self.result_list:
-            letter.group = found.get(letter.pk)
-            named = letter.group.jobs if letter.group else ()
-            letter.group_jobs = [jobs[job] for job in named if job in jobs]
-            letter.under_way = running.get((letter.tenant_id, letter.fingerprint))
+def complete_groups(request: HttpRequest, letters: list[Any]) -> None:
+    """Add its group to the latest dead letter of each."""
+    found = groups_of(request)
+    jobs = dead_letters.jobs_of(list(found.values()))
+    under_way = Redrive.objects.filter(state=RedriveState.WORKING)
+    running = {(redrive.tenant_id, redrive.fingerprint): redrive for redrive in under_way}
+    for letter in letters:
+        letter.group = found.get(letter.pk)
+        named = letter.group.jobs if letter.group else ()
+        letter.group_jobs = [jobs[job] for job in named if job in jobs]
+        letter.under_way = running.get((letter.tenant_id, letter.fingerprint))
 
 
 def error_of(request: HttpRequest) -> str:

@@ -15,6 +15,8 @@ from jobs.admin.buttons import button, refusals_as_messages
 from jobs.admin.columns import column, link_column
 from jobs.admin.formatting import moment
 from jobs.admin.html import QUIET, WARNING, label, link, list_of, list_with, page_of, sentence
+from jobs.admin.permissions import may_act
+from jobs.models import Role
 from runs.admin import dead_letter_dialogs as dialogs
 from runs.admin import dead_letter_groups as groups
 from runs.admin.list_filters import go_to_run
@@ -30,9 +32,7 @@ LETTER_BUTTONS = ("redrive", "dismiss")
 
 
 class DeadLetterAdmin(LongListAdmin):
-    change_list = groups.DeadLetterChangeList
     ordering = ("-died_at", "-run_id")
-    list_select_related = ()
     list_filter = (groups.DecisionFilter, *related("tenant", "job"))
     actions = ("redrive_chosen", "dismiss_chosen")
     actions_row = [*GROUP_BUTTONS, *LETTER_BUTTONS]
@@ -74,6 +74,13 @@ class DeadLetterAdmin(LongListAdmin):
         if groups.is_list(request) and groups.is_grouped(request):
             return letters.filter(pk__in=list(groups.groups_of(request)))
         return letters
+
+    def complete_page(self, request: HttpRequest, rows: list[Any]) -> None:
+        """Group by error while no error is chosen: the latest dead letter of each group is its row."""
+        for letter in rows:
+            letter.may_decide = may_act(request, letter.tenant_id, Role.OPERATOR)
+        if groups.is_grouped(request):
+            groups.complete_groups(request, rows)
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
         grouped = groups.is_grouped(request)

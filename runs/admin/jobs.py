@@ -11,7 +11,6 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import DropdownFilter
 
-from jobs.admin.base import UncountedChangeList
 from jobs.admin.buttons import button
 from jobs.admin.columns import column
 from jobs.admin.formatting import status_label
@@ -41,16 +40,6 @@ def latest_runs(jobs: Sequence[UUID], window: str = HOT) -> dict[UUID, dict[str,
     return {row["job_id"]: row for row in fetch("latest_runs", jobs=list(jobs), first=first, beyond=beyond)}
 
 
-class JobChangeList(UncountedChangeList):
-    def get_results(self, request: HttpRequest) -> None:
-        super().get_results(request)
-        self.result_list: list[Any] = list(self.result_list)
-        jobs = [job.pk for job in self.result_list]
-        latest, held = latest_runs(jobs), breakers.not_closed().in_bulk(jobs)
-        for job in self.result_list:
-            job.latest_run, job.open_breaker = latest.get(job.pk), held.get(job.pk)
-
-
 class BreakerFilter(DropdownFilter):  # type: ignore[misc]
     title = "held by"
     parameter_name = "held_by"
@@ -67,12 +56,17 @@ class BreakerFilter(DropdownFilter):  # type: ignore[misc]
 class JobWithRunsAdmin(JobAdmin):
     list_display = (*JobAdmin.list_display[:5], "latest", *JobAdmin.list_display[5:])
     status_column = column("status", lambda job: status_with_breaker(job), ordering="status")
-    change_list = JobChangeList
     latest = column("latest run", lambda job: latest_run(job))
     actions = ("run_chosen", "pause_chosen", "resume_chosen")
     actions_detail = ["run_now", "close_breaker", "pause", "resume", "set_override", "cancel", "delete"]
     actions_row = ["run_now", "pause", "resume", "cancel"]
     change_form_outer_before_template = "runs/job_summary.html"
+
+    def complete_page(self, request: HttpRequest, rows: list[Any]) -> None:
+        jobs = [job.pk for job in rows]
+        latest, held = latest_runs(jobs), breakers.not_closed().in_bulk(jobs)
+        for job in rows:
+            job.latest_run, job.open_breaker = latest.get(job.pk), held.get(job.pk)
 
     def get_list_filter(self, request: HttpRequest) -> Any:
         return (*super().get_list_filter(request), BreakerFilter)

@@ -9,7 +9,6 @@ from django.db.models import Q, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from unfold.contrib.filters.admin import DropdownFilter
 
-from jobs.admin.base import UncountedChangeList
 from jobs.admin.html import page_of
 from jobs.models import Job
 from runs.models import NodeState, Run, WorkerNode
@@ -92,20 +91,6 @@ class WorkerFilter(DropdownFilter):  # type: ignore[misc]
             return queryset
         chosen = as_uuid(self.value())
         return queryset.filter(worker=chosen, state=LiveState.RUNNING) if chosen else queryset.none()
-
-
-class LiveRunChangeList(UncountedChangeList):
-    """Read the workers of a page of running runs by one query."""
-
-    def get_results(self, request: HttpRequest) -> None:
-        super().get_results(request)
-        self.result_list: list[Any] = list(self.result_list)
-        running = {live.worker for live in self.result_list if live.state == LiveState.RUNNING}
-        nodes = WorkerNode.objects.in_bulk(running)
-        seen = set(workers_seen(request).filter(pk__in=running).values_list("pk", flat=True))
-        for live in self.result_list:
-            live.node = nodes.get(live.worker) if live.state == LiveState.RUNNING else None
-            live.may_see_node = live.worker in seen
 
 
 def workers_seen(request: HttpRequest) -> Any:

@@ -12,14 +12,14 @@ from jobs.admin.columns import column, label_column, link_column, moment_column
 from jobs.admin.html import link, page_of
 from jobs.admin.permissions import is_superuser, own_tenants
 from jobs.models import Job
-from runs.admin.list_filters import LiveRunChangeList, WorkerFilter, go_to_run, search
+from runs.admin.list_filters import WorkerFilter, go_to_run, search, workers_seen
 from runs.admin.run_detail import COLOURS
+from runs.models import WorkerNode
+from runs.states import LiveState
 
 
 class RunListAdmin(LongListAdmin):
     search_help_text = "Search by name of the job or id of the run"
-    list_select_related = ()
-    actions = None
 
     def get_search_results(self, request: HttpRequest, queryset: QuerySet[Any], text: str) -> Any:
         if not text.strip():
@@ -28,7 +28,6 @@ class RunListAdmin(LongListAdmin):
 
 
 class LiveRunAdmin(RunListAdmin):
-    change_list = LiveRunChangeList
     list_display = (
         "planned",
         "state_column",
@@ -53,6 +52,15 @@ class LiveRunAdmin(RunListAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         return super().get_queryset(request).prefetch_related("job", "tenant", "pool")
+
+    def complete_page(self, request: HttpRequest, rows: list[Any]) -> None:
+        """Read the workers of a page of running runs by one query."""
+        running = {live.worker for live in rows if live.state == LiveState.RUNNING}
+        nodes = WorkerNode.objects.in_bulk(running)
+        seen = set(workers_seen(request).filter(pk__in=running).values_list("pk", flat=True))
+        for live in rows:
+            live.node = nodes.get(live.worker) if live.state == LiveState.RUNNING else None
+            live.may_see_node = live.worker in seen
 
     def change_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> HttpResponse:
         return go_to_run(object_id)

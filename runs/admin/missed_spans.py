@@ -17,7 +17,7 @@ class MissedSpanAdmin(LongListAdmin):
 
 
 class JobGateAdmin(LongListAdmin):
-    tenant_path = "job__tenant"
+    tenant_path = "job__tenant_id"
     list_display = ("job", "max_running")
     list_select_related = ("job",)
     ordering = ("pk",)

@@ -30,7 +30,6 @@ class RedriveAdmin(LongListAdmin):
     list_filter = related("tenant")
     list_select_related = ("tenant",)
     ordering = ("-created_at", "-id")
-    actions = None
     actions_row = ["stop"]
     actions_detail = ["stop"]
     fields = (

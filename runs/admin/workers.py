@@ -28,6 +28,7 @@ LATELY = "1h"
 
 
 class WorkerNodeAdmin(ReadOnlyAdmin):
+    tenant_path = ""
     list_display = (
         "name",
         "pool",
@@ -91,9 +92,6 @@ class WorkerNodeAdmin(ReadOnlyAdmin):
 
     def visible(self, rows: QuerySet[Any], request: HttpRequest) -> QuerySet[Any]:
         return WorkerNode.objects.of_teams(own_tenants(request))
-
-    def tenant_of(self, row: Any) -> int | None:
-        return None
 
 
 def describe_occupancy(node: WorkerNode) -> str:
