@@ -1,4 +1,4 @@
-"""The admin of jobs and of what they stand on. `runs.admin` registers a fuller page of jobs."""
+"""The admin of what jobs stand on. `runs.admin` registers that of jobs, with their runs."""
 
 from django.contrib import admin
 from django.contrib.auth.models import Group, User
@@ -9,7 +9,6 @@ from jobs.admin.access import ApiKeyAdmin, MembershipAdmin, StaffUserAdmin, Tena
 from jobs.admin.audit import AuditEntryAdmin
 from jobs.admin.calendars import CalendarAdmin
 from jobs.admin.declarations import DeclarationAdmin, RunRequestAdmin
-from jobs.admin.jobs import JobAdmin
 from jobs.admin.overrides import OverrideAdmin
 from jobs.admin.pools import PoolAdmin
 from jobs.admin.secrets import SecretAdmin
@@ -18,7 +17,6 @@ from jobs.admin.versions import JobClockAdmin, JobVersionAdmin
 
 admin.site.unregister([Group, User])  # permissions come from memberships
 for model, model_admin in (
-    (models.Job, JobAdmin),
     (models.JobVersion, JobVersionAdmin),
     (models.JobClock, JobClockAdmin),
     (models.Tenant, TenantAdmin),

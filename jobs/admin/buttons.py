@@ -17,8 +17,6 @@ from unfold.widgets import UnfoldAdminTextInputWidget
 from jobs.admin.html import go_to, list_of, page_of, sentence
 from jobs.errors import DomainError, Missing, hinted
 
-VARIANTS = {"": ActionVariant.DEFAULT, "primary": ActionVariant.PRIMARY, "danger": ActionVariant.DANGER}
-
 
 class ReasonDialog(BaseDialogForm):  # type: ignore[misc]
     object_id: Any
@@ -36,7 +34,7 @@ def button(
     text: str,
     *,
     submit: str = "",
-    variant: str = "",
+    variant: str = "default",
     permission: str = "operate",
     form: type[ReasonDialog] = ReasonDialog,
     then: Callable[[Any], str] = page_of,
@@ -48,7 +46,7 @@ def button(
     """
     dialog = {"title": title, "description": text, "form_class": form, "form_submit_text": submit or title}
     unfold_action = action(
-        description=title, icon=icon, variant=VARIANTS[variant], dialog=dialog, permissions=[permission]
+        description=title, icon=icon, variant=ActionVariant(variant), dialog=dialog, permissions=[permission]
     )
 
     def decorate(handler: Callable[..., Any]) -> Any:

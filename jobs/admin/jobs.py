@@ -32,11 +32,10 @@ FIRINGS_SHOWN = 5
 
 
 class JobAdmin(ServiceAdmin):
-    """Show what this app knows of a job; `runs.admin.jobs` adds its runs."""
+    """Show and change what this app knows of a job; `runs.admin.jobs` adds its runs and arranges the page."""
 
     form = JobForm
     paginator = UncountedPaginator
-    list_display: Any = ("name_column", "tenant", "status_column", "schedule", "next_run", "pool", "priority")
     list_filter = (("status", ChoicesDropdownFilter), *related("tenant", "pool"))
     search_fields = ("name",)
     search_help_text = "Search by name"
@@ -45,13 +44,8 @@ class JobAdmin(ServiceAdmin):
     ordering = ("tenant_id", "-created_at", "-id")
     sortable_by = ("name_column", "next_run", "priority")
     autocomplete_fields = ("tenant", "pool")
-    actions: Any = ("pause_chosen", "resume_chosen")
-    actions_detail: Any = ["pause", "resume", "set_override", "cancel", "delete"]
-    actions_row: Any = ["pause", "resume", "cancel"]
-    change_form_outer_before_template = "jobs/job_summary.html"
     conditional_fields = CONDITIONS
     name_column = column("name", lambda job: on_one_line(job.name), ordering="name")
-    status_column = column("status", lambda job: status_label(job), ordering="status")
     schedule = column("schedule", lambda job: schedule_text(job, current_version(job)))
     next_run = column("next run", lambda job: moment(job.clock.next_run_at), ordering="clock__next_run_at")
     target_column = column("target", lambda job: as_json(current_version(job).target))

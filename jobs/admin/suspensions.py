@@ -62,9 +62,6 @@ class SuspensionForm(ServiceForm):
         model = Suspension
         fields = ("tenant", "pool")
 
-    # Set by the admin: whether this user may suspend the jobs of all tenants.
-    may_suspend_all = False
-
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         suspension = kwargs.get("instance")
         kwargs["initial"] = {**(initial(suspension) if suspension else {}), **(kwargs.get("initial") or {})}
@@ -72,8 +69,6 @@ class SuspensionForm(ServiceForm):
         self.fields["effect"].required = False
         for name in self.fields.keys() & set(fixed(suspension) if suspension else ()):
             self.fields[name].disabled = True
-        if "tenant" in self.fields:
-            self.fields["tenant"].required = not self.may_suspend_all
 
     def call_service(self) -> Suspension:
         given = self.cleaned_data
@@ -188,11 +183,6 @@ class SuspensionAdmin(ServiceAdmin):
         if row is not None:
             return [(None, {"fields": (("concerns", "state_column"), "kind", *inputs, ("by", "trail"))})]
         return [(None, {"fields": ("kind", "tenant", *inputs)})]
-
-    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
-        made: Any = super().get_form(request, obj, change, **kwargs)
-        made.may_suspend_all = is_superuser(request)
-        return made
 
     def hidden_buttons(self, row: Any) -> set[str]:
         return {"lift"} if is_over(row) else set()

@@ -16,7 +16,6 @@ from runs.admin.runs import RunAdmin
 from runs.admin.schedulers import SchedulerNodeAdmin
 from runs.admin.workers import WorkerNodeAdmin
 
-admin.site.unregister(Job)
 for model, model_admin in (
     (Job, JobWithRunsAdmin),
     (models.Run, RunAdmin),

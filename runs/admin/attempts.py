@@ -1,9 +1,5 @@
 """Finished attempts of runs in the admin, read only."""
 
-from typing import Any
-
-from django.db.models import QuerySet
-from django.http import HttpRequest
 from django.utils.text import Truncator
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
 
@@ -28,6 +24,7 @@ class AttemptAdmin(LongListAdmin):
     )
     list_filter = (WindowFilter, ("outcome", ChoicesDropdownFilter), *related("tenant"))
     ordering = ("-id",)
+    prefetched = ("tenant",)
     fields = (
         ("run_column", "number", "claim_seq"),
         ("outcome_column", "next_state", "exit_code"),
@@ -41,6 +38,3 @@ class AttemptAdmin(LongListAdmin):
     run_column = column("run", lambda row: link(page_of(Run(pk=row.run_id)), str(row.run_id)[-12:]))
     duration = column("took", lambda row: on_one_line(took(row.started_at, row.finished_at)))
     error = column("error", lambda row: Truncator(row.error_line).chars(90))
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        return super().get_queryset(request).prefetch_related("tenant")

@@ -27,13 +27,14 @@ class InputField(ObjectField):
 
 class DeadLetterDialog(ReasonDialog):
     form_before_template = "runs/dead_letter_dialog.html"
+    of_group = False
 
     def get_before_template_context(self, request: Any, object_id: Any = None) -> dict[str, Any]:
         letter = DeadLetter.objects.filter(pk=as_uuid(str(object_id))).first()
-        return {"what": self.describe(letter) if letter else ""}
-
-    def describe(self, letter: DeadLetter) -> str:
-        return f"{letter.error_type}: {letter.error_line}"
+        if letter is None:
+            return {"what": ""}
+        group = f"{size_of(letter)} of " if self.of_group else ""
+        return {"what": f"{group}{letter.error_type}: {letter.error_line}"}
 
 
 class RedriveDialog(DeadLetterDialog):
@@ -47,6 +48,7 @@ class RedriveDialog(DeadLetterDialog):
 
 
 class RedriveGroupDialog(RedriveDialog):
+    of_group = True
     per_minute = forms.IntegerField(
         label="Runs per minute",
         initial=DEFAULT_PACE,
@@ -56,9 +58,6 @@ class RedriveGroupDialog(RedriveDialog):
         help_text="Start slowly: the service they call has just recovered.",
     )
     field_order = ("per_minute", "input", "reason")
-
-    def describe(self, letter: DeadLetter) -> str:
-        return f"{size_of(letter)} of {super().describe(letter)}"
 
 
 class DismissDialog(DeadLetterDialog):
@@ -71,8 +70,7 @@ class DismissDialog(DeadLetterDialog):
 
 
 class DismissGroupDialog(DismissDialog):
-    def describe(self, letter: DeadLetter) -> str:
-        return f"{size_of(letter)} of {super().describe(letter)}"
+    of_group = True
 
 
 def size_of(letter: DeadLetter) -> str:

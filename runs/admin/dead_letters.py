@@ -33,6 +33,7 @@ LETTER_BUTTONS = ("redrive", "dismiss")
 
 class DeadLetterAdmin(LongListAdmin):
     ordering = ("-died_at", "-run_id")
+    prefetched = ("job", "tenant")
     list_filter = (groups.DecisionFilter, *related("tenant", "job"))
     actions = ("redrive_chosen", "dismiss_chosen")
     actions_row = [*GROUP_BUTTONS, *LETTER_BUTTONS]
@@ -70,7 +71,7 @@ class DeadLetterAdmin(LongListAdmin):
         return {} if groups.is_grouped(request) else super().get_actions(request)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        letters = super().get_queryset(request).prefetch_related("job", "tenant")
+        letters = super().get_queryset(request)
         if groups.is_list(request) and groups.is_grouped(request):
             return letters.filter(pk__in=list(groups.groups_of(request)))
         return letters
@@ -221,7 +222,7 @@ def dialog_link(letter: DeadLetter, button: str, title: str, more: str = "") -> 
     url = f"{page_of(letter).removesuffix('change/')}{button}/"
     return format_html(
         '<a href="{0}" hx-get="{0}" hx-target="#modal-content" hx-select="#dialog"'
-        ' x-on:htmx:after-on-load="openModal = true" class="bk-ask {1}">{2}</a>',
+        ' x-on:htmx:after-on-load="openModal = true" class="bk-dialog {1}">{2}</a>',
         url,
         more,
         title,

@@ -54,7 +54,16 @@ class BreakerFilter(DropdownFilter):  # type: ignore[misc]
 
 
 class JobWithRunsAdmin(JobAdmin):
-    list_display = (*JobAdmin.list_display[:5], "latest", *JobAdmin.list_display[5:])
+    list_display = (
+        "name_column",
+        "tenant",
+        "status_column",
+        "schedule",
+        "next_run",
+        "latest",
+        "pool",
+        "priority",
+    )
     status_column = column("status", lambda job: status_with_breaker(job), ordering="status")
     latest = column("latest run", lambda job: latest_run(job))
     actions = ("run_chosen", "pause_chosen", "resume_chosen")

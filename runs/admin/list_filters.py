@@ -5,12 +5,11 @@ from typing import Any
 from uuid import UUID
 
 from django.contrib import admin
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from unfold.contrib.filters.admin import DropdownFilter
 
 from jobs.admin.html import page_of
-from jobs.models import Job
 from runs.models import NodeState, Run, WorkerNode
 from runs.states import FinalState, LiveState
 from scheduler_project.sdk.ids import id_range
@@ -24,7 +23,6 @@ WINDOWS = {
     "30d": ("Last 30 days", timedelta(days=30)),
 }
 DEFAULT_WINDOW = "24h"
-JOBS_FOUND = 100
 WORKERS_LISTED = 200
 
 
@@ -113,14 +111,6 @@ def chip_row(request: HttpRequest, name: str, choices: Any, default: str) -> lis
         query[name] = value
         row.append({"text": text, "url": f"?{query.urlencode()}", "on": value == chosen})
     return row
-
-
-def search(queryset: QuerySet[Any], jobs: QuerySet[Job], text: str, *, id_field: str = "pk") -> QuerySet[Any]:
-    """Search by the id of a run or by the name of its job."""
-    if identity := as_uuid(text):
-        return queryset.filter(Q(**{id_field: identity}))
-    found = list(jobs.filter(name__icontains=text.strip()).values_list("pk", flat=True)[:JOBS_FOUND])
-    return queryset.filter(job_id__in=found)
 
 
 def go_to_run(identity: str) -> HttpResponse:

@@ -12,19 +12,27 @@ from jobs.admin.columns import column, label_column, link_column, moment_column
 from jobs.admin.html import link, page_of
 from jobs.admin.permissions import is_superuser, own_tenants
 from jobs.models import Job
-from runs.admin.list_filters import WorkerFilter, go_to_run, search, workers_seen
+from runs.admin.list_filters import WorkerFilter, as_uuid, go_to_run, workers_seen
 from runs.admin.run_detail import COLOURS
 from runs.models import WorkerNode
 from runs.states import LiveState
+
+JOBS_FOUND = 100
 
 
 class RunListAdmin(LongListAdmin):
     search_help_text = "Search by name of the job or id of the run"
 
     def get_search_results(self, request: HttpRequest, queryset: QuerySet[Any], text: str) -> Any:
+        """Search by the id of a run or by the name of its job, which may be deleted."""
         if not text.strip():
             return queryset, False
-        return search(queryset, own_jobs(request), text), False
+        if identity := as_uuid(text):
+            return queryset.filter(pk=identity), False
+        jobs = Job.objects.filter(name__icontains=text.strip())
+        if not is_superuser(request):
+            jobs = jobs.filter(tenant__in=own_tenants(request))
+        return queryset.filter(job_id__in=list(jobs.values_list("pk", flat=True)[:JOBS_FOUND])), False
 
 
 class LiveRunAdmin(RunListAdmin):
@@ -42,6 +50,7 @@ class LiveRunAdmin(RunListAdmin):
     list_filter = (("state", ChoicesDropdownFilter), *related("tenant", "pool", "job"), WorkerFilter)
     search_fields = ("pk",)
     ordering = ("-pk",)
+    prefetched = ("job", "tenant", "pool")
 
     planned = moment_column("planned_at", "planned at")
     state_column = label_column("state", COLOURS)
@@ -49,9 +58,6 @@ class LiveRunAdmin(RunListAdmin):
     worker_column = column("worker", lambda live: worker_link(live))
     reason_column = column("reason", lambda live: live.describe_reason())
     next_check = moment_column("wake_at", "next check")
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        return super().get_queryset(request).prefetch_related("job", "tenant", "pool")
 
     def complete_page(self, request: HttpRequest, rows: list[Any]) -> None:
         """Read the workers of a page of running runs by one query."""
@@ -70,8 +76,3 @@ def worker_link(live: Any) -> SafeString | str:
     if live.node is None:
         return ""
     return link(page_of(live.node), live.node) if live.may_see_node else str(live.node)
-
-
-def own_jobs(request: HttpRequest) -> QuerySet[Job]:
-    """Return the jobs that the user may see, with deleted ones, whose runs are still listed."""
-    return Job.objects.all() if is_superuser(request) else Job.objects.filter(tenant__in=own_tenants(request))

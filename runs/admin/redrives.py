@@ -40,7 +40,6 @@ class RedriveAdmin(LongListAdmin):
         ("created_at", "ended_at", "ended_by"),
         "input_column",
     )
-    readonly_fields = ("state_column", "remaining", "input_column")
 
     started = column("started", lambda redrive: link(page_of(redrive), moment(redrive.created_at)))
     group_column = column("error", lambda redrive: link(letters_of(redrive), redrive.fingerprint))

@@ -85,11 +85,6 @@ def log_tail(run: Run, number: int | None = None) -> dict[str, Any]:
     return {"lines": shown, "left_out": max(0, len(log.splitlines()) - len(shown))}
 
 
-def log_as_text(run: Run, number: int | None = None) -> str:
-    log = lines(read_log(run, number))
-    return "".join(f"{line.at} {line.level or line.stream:<8} {line.text}\n" for line in log)
-
-
 def line_for_page(line: Line) -> dict[str, str]:
     left_out = len(line.text) - CHARACTERS_SHOWN
     more = f"… ({left_out:,} characters more)" if left_out > 0 else ""

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import path
 from django.utils.safestring import SafeString
@@ -21,7 +20,7 @@ from runs.admin import run_detail
 from runs.admin.dead_letter_groups import letters_of
 from runs.admin.list_filters import RunStateFilter, WindowFilter, chips
 from runs.admin.live_runs import RunListAdmin
-from runs.logs import NoSuchAttempt
+from runs.logs import NoSuchAttempt, lines, read_log
 from runs.models import Run
 from runs.services import runs as services
 from runs.services.dead_letters import letter_of
@@ -62,6 +61,7 @@ class RunAdmin(RunListAdmin):
     )
     search_fields = ("id",)
     ordering = ("-id",)
+    prefetched = ("live", "job", "tenant", "pool")
     actions_detail = ["cancel", "retry"]
     actions_row = ["cancel", "retry"]
     list_before_template = "runs/chips.html"
@@ -84,10 +84,6 @@ class RunAdmin(RunListAdmin):
     input_column = json_column("input")
     result_column = json_column("result")
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        # By separate queries: with joins the planner may read far more than the rows of one page.
-        return super().get_queryset(request).prefetch_related("live", "job", "tenant", "pool")
-
     def get_urls(self) -> Any:
         view = self.admin_site.admin_view(self.whole_log)
         return [path("<path:object_id>/log/", view, name="beatkeeper_runs_run_log"), *super().get_urls()]
@@ -97,9 +93,10 @@ class RunAdmin(RunListAdmin):
         if run is None:
             raise Http404
         try:
-            text = run_detail.log_as_text(run, requested_attempt(request))
+            log = lines(read_log(run, requested_attempt(request)))
         except (LogMissing, NoSuchAttempt) as missing:
             raise Http404 from missing
+        text = "".join(f"{line.at} {line.level or line.stream:<8} {line.text}\n" for line in log)
         return HttpResponse(text, content_type="text/plain; charset=utf-8")
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:

@@ -46,23 +46,12 @@ class WorkerNodeAdmin(ReadOnlyAdmin):
     search_fields = ("name", "host")
     ordering = ("-last_beat_at",)
     fields = (
-        "pool",
-        "of_tenant",
-        "state_column",
-        "occupancy",
-        "beat",
-        "lease_column",
-        "held_back",
-        "clock",
+        ("pool", "of_tenant", "state_column", "occupancy"),
+        ("beat", "lease_column", "held_back", "clock"),
         "known_targets",
-        "host",
-        "pid",
-        "region",
-        "version",
-        "started",
-        "incarnation",
+        ("host", "pid", "region", "version"),
+        ("started", "incarnation"),
     )
-    readonly_fields = fields
     change_form_outer_before_template = "runs/worker_page.html"
 
     of_tenant = column("tenant", lambda node: str(node.tenant) if node.tenant else "all", ordering="tenant")
