@@ -10,12 +10,11 @@ from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils.safestring import SafeString
-from unfold.contrib.filters.admin import ChoicesDropdownFilter
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 from unfold.widgets import UnfoldAdminTextInputWidget
 
 from jobs.access import api_keys, memberships, pools
-from jobs.admin.base import StrictLookupAdmin, TenantScopedAdmin, related
+from jobs.admin.base import StrictLookupAdmin, TenantScopedAdmin, by_choice, related
 from jobs.admin.buttons import button
 from jobs.admin.columns import column, moment_column
 from jobs.admin.html import BAD, GOOD, QUIET, label, list_with, page_of, sentence
@@ -72,7 +71,7 @@ class ApiKeyForm(forms.ModelForm):  # type: ignore[type-arg]
 class ApiKeyAdmin(TenantScopedAdmin):
     form = ApiKeyForm
     list_display = ("name", "tenant", "prefix_column", "role", "pool", "state_column", "expires", "last_used")
-    list_filter = (*related("tenant"), ("role", ChoicesDropdownFilter))
+    list_filter = (*related("tenant"), *by_choice("role"))
     search_fields = ("name", "prefix")
     list_select_related = ("tenant", "pool")
     ordering = ("-id",)
@@ -129,7 +128,7 @@ def key_state(key: ApiKey) -> SafeString:
 
 class MembershipAdmin(PlatformAdmin):
     list_display = ("user", "tenant", "role")
-    list_filter = (*related("tenant"), ("role", ChoicesDropdownFilter))
+    list_filter = (*related("tenant"), *by_choice("role"))
     search_fields = ("user__username",)
     list_select_related = ("user", "tenant")
     ordering = ("id",)

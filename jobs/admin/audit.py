@@ -6,11 +6,11 @@ from typing import Any
 from django.contrib import admin
 from django.db.models import OuterRef, Subquery
 from django.http import HttpRequest
-from unfold.contrib.filters.admin import ChoicesDropdownFilter, DropdownFilter
+from unfold.contrib.filters.admin import DropdownFilter
 
 from auditlog.actions import Action
 from auditlog.models import AuditEntry
-from jobs.admin.base import LongListAdmin
+from jobs.admin.base import LongListAdmin, by_choice
 from jobs.admin.columns import column
 from jobs.admin.formatting import as_json
 from jobs.admin.html import link, on_one_line, page_of
@@ -30,7 +30,7 @@ class ActionFilter(DropdownFilter):  # type: ignore[misc]
 
 class AuditEntryAdmin(LongListAdmin):
     list_display = ("when", "tenant", "actor_column", "action", "about", "changed", "reason")
-    list_filter = (ActionFilter, ("actor_kind", ChoicesDropdownFilter))
+    list_filter = (ActionFilter, *by_choice("actor_kind"))
     search_fields = ("actor", "object_id")
     search_help_text = "Search by actor or by id of the object"
     ordering = ("-id",)

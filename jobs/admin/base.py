@@ -8,7 +8,7 @@ from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse
-from unfold.contrib.filters.admin import AutocompleteSelectFilter
+from unfold.contrib.filters.admin import AutocompleteSelectFilter, ChoicesDropdownFilter
 from unfold.views import ChangeList
 
 from jobs.admin.pagination import UncountedPaginator
@@ -230,3 +230,8 @@ class VisibleRelatedFilter(AutocompleteSelectFilter):  # type: ignore[misc]
 def related(*names: str) -> Any:
     """Return the filters of a list by these related rows."""
     return tuple((name, VisibleRelatedFilter) for name in names)
+
+
+def by_choice(*names: str) -> Any:
+    """Return the filters of a list by these fields with choices."""
+    return tuple((name, ChoicesDropdownFilter) for name in names)

@@ -34,9 +34,9 @@ def label_column(field: str, colours: Mapping[Any, str], description: str = "sta
     return column(description, lambda row: state_label(getattr(row, field), colours), ordering=field)
 
 
-def link_column(name: str, description: str = "") -> Any:
+def link_column(name: str) -> Any:
     """Show a related row as a link to its page."""
-    return column(description or name, lambda row: link(page_of(getattr(row, name)), getattr(row, name)))
+    return column(name, lambda row: link(page_of(getattr(row, name)), getattr(row, name)))
 
 
 def json_column(field: str, description: str = "") -> Any:

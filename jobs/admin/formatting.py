@@ -28,25 +28,21 @@ def status_label(job: Job) -> SafeString:
     return label(job.status, STATUS_COLOURS[JobStatus(job.status)])
 
 
-def moment(instant: datetime | None, now: datetime | None = None) -> SafeString | str:
+def moment(instant: datetime | None) -> SafeString | str:
     """Format an instant in UTC, as `18 Nov 12:30:05 in 4 s`, with its full form as the title."""
     if instant is None:
         return NOTHING
-    now = now or datetime.now(timezone.utc)
     shown = instant.astimezone(timezone.utc)
-    form = "%-d %b %H:%M:%S" if abs(now - shown) < timedelta(days=180) else "%-d %b %Y %H:%M"
+    ahead = shown - datetime.now(timezone.utc)
+    distance = brief(abs(ahead))
+    form = "%-d %b %H:%M:%S" if abs(ahead) < timedelta(days=180) else "%-d %b %Y %H:%M"
     return format_html(
-        '<time datetime="{}" title="{} UTC" class="bk-nowrap">{} <span class="bk-dim">{}</span></time>',
+        '<time datetime="{}" title="{} UTC" class="whitespace-nowrap">{} <span class="bk-dim">{}</span></time>',
         shown.isoformat(),
         shown.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3],
         shown.strftime(form),
-        distance(shown - now),
+        f"in {distance}" if ahead > timedelta(0) else f"{distance} ago",
     )
-
-
-def distance(length: timedelta) -> str:
-    text = brief(abs(length))
-    return f"in {text}" if length > timedelta(0) else f"{text} ago"
 
 
 def brief(length: timedelta) -> str:

@@ -11,6 +11,8 @@ from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
 
+from auditlog.models import AuditEntry
+
 # The colours of unfold's labels.
 GOOD, BAD, WARNING, BUSY, QUIET = "success", "danger", "warning", "info", ""
 
@@ -43,8 +45,12 @@ def sentence(text: str) -> str:
 
 def link(url: str, text: object) -> SafeString:
     return format_html(
-        '<a href="{}" class="bk-nowrap text-primary-600 dark:text-primary-500">{}</a>', url, text
+        '<a href="{}" class="whitespace-nowrap text-primary-600 dark:text-primary-500">{}</a>', url, text
     )
+
+
+def audit_trail(row: Model) -> SafeString:
+    return link(list_of(AuditEntry, object_type=row._meta.model_name, object_id=row.pk), "Audit trail")
 
 
 def label(text: str, colour: str = QUIET) -> SafeString:
@@ -57,7 +63,7 @@ def state_label(state: str, colours: Mapping[Any, str]) -> SafeString:
 
 
 def on_one_line(text: object) -> SafeString:
-    return format_html('<span class="bk-nowrap">{}</span>', text)
+    return format_html('<span class="whitespace-nowrap">{}</span>', text)
 
 
 def fixed_width(text: str) -> SafeString:

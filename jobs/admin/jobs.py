@@ -6,19 +6,17 @@ from django.contrib import admin, messages
 from django.db.models import F, Prefetch, QuerySet
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
-from unfold.contrib.filters.admin import ChoicesDropdownFilter
 
 from auditlog.redaction import redact
-from jobs.admin.base import ServiceAdmin, related
+from jobs.admin.base import ServiceAdmin, by_choice, related
 from jobs.admin.buttons import button, refusals_as_messages
 from jobs.admin.columns import column
 from jobs.admin.formatting import as_json, in_line, milliseconds_as_text, moment, schedule_text, status_label
 from jobs.admin.forms.dialogs import PauseDialog, ResumeDialog, TimeDialog, ahead_of, describe_missed
 from jobs.admin.forms.inputs import layout
 from jobs.admin.forms.job import CONDITIONS, JobForm
-from jobs.admin.html import link, list_of, list_with, on_one_line
+from jobs.admin.html import audit_trail, link, list_of, list_with, on_one_line
 from jobs.admin.pagination import UncountedPaginator
-from jobs.admin.usage import audit_trail
 from jobs.declarations import drift_of_job
 from jobs.models import Job, JobStatus, JobVersion, Override
 from jobs.services import definition as services
@@ -36,7 +34,7 @@ class JobAdmin(ServiceAdmin):
 
     form = JobForm
     paginator = UncountedPaginator
-    list_filter = (("status", ChoicesDropdownFilter), *related("tenant", "pool"))
+    list_filter = (*by_choice("status"), *related("tenant", "pool"))
     search_fields = ("name",)
     search_help_text = "Search by name"
     list_select_related = ("tenant", "pool", "clock")

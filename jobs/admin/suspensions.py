@@ -9,18 +9,16 @@ from django.db.models import Case, F, Model, Q, QuerySet, Value, When
 from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from unfold.contrib.filters.admin import ChoicesDropdownFilter
 from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldBooleanSwitchWidget
 
 from jobs.admin import html
-from jobs.admin.base import ServiceAdmin, related
+from jobs.admin.base import ServiceAdmin, by_choice, related
 from jobs.admin.buttons import button
 from jobs.admin.columns import column, moment_column
 from jobs.admin.formatting import moment
 from jobs.admin.forms.base import ServiceForm, choice, line
-from jobs.admin.html import BAD, BUSY, QUIET, on_one_line
+from jobs.admin.html import BAD, BUSY, QUIET, audit_trail, on_one_line
 from jobs.admin.permissions import is_superuser, own_tenants
-from jobs.admin.usage import audit_trail
 from jobs.clock import database_now
 from jobs.models import Effect, Pool, Role, Suspension, SuspensionKind, SuspensionState
 from jobs.suspensions import service as suspensions
@@ -117,7 +115,7 @@ class SuspensionAdmin(ServiceAdmin):
     form = SuspensionForm
     needed = Role.OPERATOR
     list_display = ("concerns", "state_column", "kind", "effect", "begins", "ends", "note_column", "by")
-    list_filter = (SuspensionStateFilter, ("kind", ChoicesDropdownFilter), *related("tenant", "pool"))
+    list_filter = (SuspensionStateFilter, *by_choice("kind"), *related("tenant", "pool"))
     list_select_related = ("tenant", "pool")
     search_fields = ("note", "tag_name", "tag_value")
     ordering = ("-id",)

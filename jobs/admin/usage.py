@@ -3,14 +3,12 @@
 from typing import Any
 
 from django.contrib import admin
-from django.utils.safestring import SafeString
 
-from auditlog.models import AuditEntry
 from jobs.admin.base import ServiceAdmin, related
 from jobs.admin.buttons import button
 from jobs.admin.columns import column
 from jobs.admin.formatting import NOTHING
-from jobs.admin.html import link, list_of, list_with
+from jobs.admin.html import audit_trail, list_with
 from jobs.models.jobs import JobVersionQuerySet
 
 
@@ -23,7 +21,7 @@ class UsedByJobsAdmin(ServiceAdmin):
     actions_detail = ["delete"]
 
     delete_by_service: Any  # the service, called with the row and the reason
-    trail = column("audit trail", lambda row: audit_trail(row))
+    trail = column("audit trail", audit_trail)
 
     def users(self, row: Any) -> JobVersionQuerySet:
         """Return the jobs that use the row, in the order in which they are listed."""
@@ -44,7 +42,3 @@ class UsedByJobsAdmin(ServiceAdmin):
     @admin.display(description="jobs", empty_value=NOTHING)
     def used_by(self, row: Any) -> str | None:
         return self.users(row).job_names(rest=" …") or None
-
-
-def audit_trail(row: Any) -> SafeString:
-    return link(list_of(AuditEntry, object_type=row._meta.model_name, object_id=row.pk), "Audit trail")

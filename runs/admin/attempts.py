@@ -1,9 +1,8 @@
 """Finished attempts of runs in the admin, read only."""
 
 from django.utils.text import Truncator
-from unfold.contrib.filters.admin import ChoicesDropdownFilter
 
-from jobs.admin.base import LongListAdmin, related
+from jobs.admin.base import LongListAdmin, by_choice, related
 from jobs.admin.columns import column, label_column, moment_column
 from jobs.admin.html import link, on_one_line, page_of
 from runs.admin.list_filters import WindowFilter
@@ -22,7 +21,7 @@ class AttemptAdmin(LongListAdmin):
         "duration",
         "error",
     )
-    list_filter = (WindowFilter, ("outcome", ChoicesDropdownFilter), *related("tenant"))
+    list_filter = (WindowFilter, *by_choice("outcome"), *related("tenant"))
     ordering = ("-id",)
     prefetched = ("tenant",)
     fields = (

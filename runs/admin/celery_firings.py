@@ -6,9 +6,8 @@ from django.conf import settings
 from django.db import connections
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from unfold.contrib.filters.admin import ChoicesDropdownFilter
 
-from jobs.admin.base import OperatorAdmin
+from jobs.admin.base import OperatorAdmin, by_choice
 from jobs.admin.columns import label_column, moment_column
 from jobs.admin.html import BAD, BUSY, GOOD, WARNING
 from jobs.admin.pagination import UncountedPaginator
@@ -28,7 +27,7 @@ DATABASE = "celery_beat"
 class CeleryFiringAdmin(OperatorAdmin):
     paginator = UncountedPaginator
     list_display = ("planned", "name", "task", "state_column", "sent", "missed", "scheduler", "error")
-    list_filter = (("state", ChoicesDropdownFilter),)
+    list_filter = by_choice("state")
     search_fields = ("=name", "=task", "=message_id")
     search_help_text = "The full name of a periodic task or of a Celery task, or the id of a message"
     ordering = ("-planned_at",)

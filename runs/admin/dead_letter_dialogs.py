@@ -74,12 +74,9 @@ class DismissGroupDialog(DismissDialog):
 
 
 def size_of(letter: DeadLetter) -> str:
-    found = dead_letters.groups([letter.tenant_id], letter.fingerprint)
-    return (
-        f"{counted(found[0].size)} dead {'run' if found[0].size == 1 else 'runs'}"
-        if found
-        else "no dead runs"
-    )
+    for group in dead_letters.groups([letter.tenant_id], letter.fingerprint):
+        return f"{counted(group.size)} dead {'run' if group.size == 1 else 'runs'}"
+    return "no dead runs"
 
 
 def counted(count: int) -> str:

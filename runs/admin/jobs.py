@@ -34,9 +34,9 @@ RUNS_SHOWN = 5
 BREAKER_WORDS = {BreakerState.OPEN: "breaker open", BreakerState.HALF_OPEN: "breaker half open"}
 
 
-def latest_runs(jobs: Sequence[UUID], window: str = HOT) -> dict[UUID, dict[str, Any]]:
-    """Read the latest run of each job by one statement, from the partitions of a window."""
-    first, beyond = window_of(window)
+def latest_runs(jobs: Sequence[UUID]) -> dict[UUID, dict[str, Any]]:
+    """Read the latest run of each job by one statement, from the partitions of the last days."""
+    first, beyond = window_of(HOT)
     return {row["job_id"]: row for row in fetch("latest_runs", jobs=list(jobs), first=first, beyond=beyond)}
 
 

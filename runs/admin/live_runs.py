@@ -5,9 +5,8 @@ from typing import Any
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
-from unfold.contrib.filters.admin import ChoicesDropdownFilter
 
-from jobs.admin.base import LongListAdmin, related
+from jobs.admin.base import LongListAdmin, by_choice, related
 from jobs.admin.columns import column, label_column, link_column, moment_column
 from jobs.admin.html import link, page_of
 from jobs.admin.permissions import is_superuser, own_tenants
@@ -47,7 +46,7 @@ class LiveRunAdmin(RunListAdmin):
         "reason_column",
         "next_check",
     )
-    list_filter = (("state", ChoicesDropdownFilter), *related("tenant", "pool", "job"), WorkerFilter)
+    list_filter = (*by_choice("state"), *related("tenant", "pool", "job"), WorkerFilter)
     search_fields = ("pk",)
     ordering = ("-pk",)
     prefetched = ("job", "tenant", "pool")

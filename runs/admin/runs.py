@@ -6,14 +6,12 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import path
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
-from unfold.contrib.filters.admin import ChoicesDropdownFilter
 
-from jobs.admin.base import related
+from jobs.admin.base import by_choice, related
 from jobs.admin.buttons import button
 from jobs.admin.columns import column, json_column, link_column, moment_column
 from jobs.admin.formatting import moment
-from jobs.admin.html import link, list_of, on_one_line, page_of
-from jobs.admin.usage import audit_trail
+from jobs.admin.html import audit_trail, link, list_of, on_one_line, page_of
 from jobs.clock import database_now
 from jobs.models import JobVersion
 from runs.admin import run_detail
@@ -56,7 +54,7 @@ class RunAdmin(RunListAdmin):
     list_filter = (
         WindowFilter,
         RunStateFilter,
-        ("trigger", ChoicesDropdownFilter),
+        *by_choice("trigger"),
         *related("tenant", "job", "pool"),
     )
     search_fields = ("id",)

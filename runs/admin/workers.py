@@ -5,9 +5,8 @@ from typing import Any
 
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from unfold.contrib.filters.admin import ChoicesDropdownFilter
 
-from jobs.admin.base import ReadOnlyAdmin, related
+from jobs.admin.base import ReadOnlyAdmin, by_choice, related
 from jobs.admin.columns import column, label_column, moment_column
 from jobs.admin.formatting import brief
 from jobs.admin.html import BAD, BUSY, GOOD, QUIET, link, list_of, page_of
@@ -41,7 +40,7 @@ class WorkerNodeAdmin(ReadOnlyAdmin):
         "version",
         "started",
     )
-    list_filter = (("state", ChoicesDropdownFilter), *related("pool"))
+    list_filter = (*by_choice("state"), *related("pool"))
     list_select_related = ("pool", "tenant")
     search_fields = ("name", "host")
     ordering = ("-last_beat_at",)

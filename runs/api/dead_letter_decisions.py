@@ -52,9 +52,6 @@ class RunsField(serializers.ListField):
 
     child = serializers.UUIDField()
 
-    def __init__(self) -> None:
-        super().__init__(min_length=1, max_length=MAX_AT_ONCE)
-
     def run_validation(self, data: Any = empty) -> list[UUID]:
         given = None if data is empty else data
         if not isinstance(given, list) or not given:
@@ -68,9 +65,6 @@ class RunsField(serializers.ListField):
 class NoteField(serializers.CharField):
     """Require a note that says why nothing is run again."""
 
-    def __init__(self) -> None:
-        super().__init__(max_length=MAX_NOTE)
-
     def run_validation(self, data: Any = empty) -> str:
         note = None if data is empty else data
         if not isinstance(note, str) or not note.strip() or len(note) > MAX_NOTE:
@@ -81,16 +75,16 @@ class NoteField(serializers.CharField):
 
 class RedriveRunsSerializer(BodySerializer):
     reason = ReasonField(ABOUT_REASON)
-    runs = RunsField()
+    runs = RunsField(min_length=1, max_length=MAX_AT_ONCE)
     input = PlainField(INPUT, default=None)
 
 
 class DismissGroupSerializer(BodySerializer):
-    note = NoteField()
+    note = NoteField(max_length=MAX_NOTE)
 
 
 class DismissRunsSerializer(DismissGroupSerializer):
-    runs = RunsField()
+    runs = RunsField(min_length=1, max_length=MAX_AT_ONCE)
 
 
 class Decisions(ResourceViewSet):

@@ -19,6 +19,7 @@ from jobs.models import Job
 from jobs.validation.checks import Json
 from jobs.validation.schema import obj, text
 from runs.api.redrives import RedriveSerializer, read_fingerprint
+from runs.api.serializers import ErrorField
 from runs.models import DeadLetter, DeadLetterDecision, ErrorClass, Redrive, RedriveState
 from runs.services import dead_letters
 from runs.services.dead_letters import MAX_COUNTED, MAX_GROUPS, Group
@@ -30,14 +31,6 @@ ERROR = obj(
 )
 
 
-class DeathErrorField(PlainField):
-    def __init__(self) -> None:
-        super().__init__(ERROR, source="*")
-
-    def to_representation(self, value: Any) -> Json:
-        return {"class": value.error_class, "type": value.error_type, "line": value.error_line}
-
-
 class DeadGroupSerializer(serializers.Serializer[Group]):
     fingerprint = serializers.CharField(help_text="The same for the same mistake.")
     count = serializers.IntegerField(
@@ -46,7 +39,7 @@ class DeadGroupSerializer(serializers.Serializer[Group]):
     more = serializers.BooleanField(help_text="There are more than were counted.")
     first_seen_at = InstantField(source="first_at")
     last_seen_at = InstantField(source="last_at")
-    error = DeathErrorField()
+    error = ErrorField(ERROR)
     jobs = serializers.SerializerMethodField(help_text="Of the latest deaths.")
     redrive = serializers.SerializerMethodField(help_text="On its way now.")
     links = LinksField(
@@ -78,7 +71,7 @@ class DeadLetterSerializer(serializers.Serializer[DeadLetter]):
     job_name = serializers.CharField(source="job.name", read_only=True)
     fingerprint = serializers.CharField()
     died_at = InstantField()
-    error = DeathErrorField()
+    error = ErrorField(ERROR)
     decision = PlainField(text("Empty: open.", enum=list(DeadLetterDecision.values)))
     decided_at = InstantField(allow_null=True)
     decided_by = serializers.CharField()
@@ -111,13 +104,14 @@ class DeadGroups(ResourceView):
         return Response(DeadGroupsSerializer(groups, context=context).data)
 
 
-def read_job(value: str, _: str) -> UUID | None:
-    return read_id(value) if value else None
-
-
 class DeadLetterFilters(NamedFilterSet):
     decision = choice("Open unless given.", DECISIONS, "is not a decision", blank=False, method="decided")
-    job = QueryFilter("Of this job alone.", read=read_job, schema=ID, field_name="job_id")
+    job = QueryFilter(
+        "Of this job alone.",
+        read=lambda value, _: read_id(value) if value else None,
+        schema=ID,
+        field_name="job_id",
+    )
 
     def decided(self, letters: QuerySet[DeadLetter], _: str, decision: str) -> QuerySet[DeadLetter]:
         return letters.filter(decision=DECISIONS[decision])

@@ -20,7 +20,7 @@ from jobs.validation.schema import text
 from runs import history
 from runs import logs as run_logs
 from runs.api.runs import find_run
-from runs.api.serializers import ErrorField
+from runs.api.serializers import ERROR, EndErrorField
 from runs.models import Attempt, AttemptOutcome, Run
 from runs.states import LiveState
 
@@ -36,7 +36,7 @@ class AttemptSerializer(serializers.Serializer[Attempt]):
     started_at = InstantField()
     finished_at = InstantField(allow_null=True)
     exit_code = serializers.IntegerField(allow_null=True)
-    error = ErrorField()
+    error = EndErrorField(ERROR)
     links = LinksField(log=lambda attempt: f"/runs/{attempt.run_id}/log?attempt={attempt.number}")
 
     def get_worker(self, attempt: Attempt) -> str:

@@ -28,7 +28,7 @@ from jobs.validation.rows import first_or_missing
 from jobs.validation.schema import MAYBE_INSTANT, text
 from runs import history
 from runs.api.run_filters import STATES, RunFilters, RunOfJobFilters
-from runs.api.serializers import ABOUT_REASON, ABOUT_REASON_TEXT, ErrorField
+from runs.api.serializers import ABOUT_REASON, ABOUT_REASON_TEXT, ERROR, EndErrorField
 from runs.history import RunHistory
 from runs.models import Run
 from runs.reasons import code_of, describe
@@ -59,7 +59,7 @@ class RunSerializer(serializers.Serializer[Run]):
     input = PlainField({"type": "object", "nullable": True})
     result = PlainField({"nullable": True, "description": "Any JSON."})
     exit_code = serializers.IntegerField(allow_null=True)
-    error = ErrorField()
+    error = EndErrorField(ERROR)
     retry_of = serializers.UUIDField(allow_null=True)
     requested_by = serializers.CharField()
     links = LinksField(

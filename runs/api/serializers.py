@@ -6,7 +6,7 @@ from rest_framework import serializers
 
 from jobs.api.serializers import PlainField
 from jobs.validation.checks import Json
-from jobs.validation.schema import obj, text
+from jobs.validation.schema import Schema, obj, text
 from runs.models import ErrorClass
 from runs.reasons import Reason, code_of, describe
 
@@ -28,8 +28,8 @@ ERROR = obj(
 
 
 class ReasonCodeField(serializers.CharField):
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**{"help_text": ABOUT_REASON, **kwargs})
+    def __init__(self) -> None:
+        super().__init__(help_text=ABOUT_REASON)
 
     def to_representation(self, value: Any) -> str:
         return code_of(value)
@@ -44,17 +44,18 @@ class ReasonTextField(serializers.CharField):
 
 
 class ErrorField(PlainField):
+    """Write the error of a row."""
+
+    def __init__(self, schema: Schema) -> None:
+        super().__init__(schema, source="*")
+
+    def to_representation(self, value: Any) -> Any:
+        return {"class": value.error_class, "type": value.error_type, "line": value.error_line}
+
+
+class EndErrorField(ErrorField):
     """Write the error of a run or an attempt; null if there is none."""
 
-    def __init__(self) -> None:
-        super().__init__(ERROR, source="*")
-
     def to_representation(self, value: Any) -> Json | None:
-        if not value.error_class:
-            return None
-        return {
-            "class": value.error_class,
-            "type": value.error_type,
-            "line": value.error_line,
-            "fingerprint": value.fingerprint,
-        }
+        error = {**super().to_representation(value), "fingerprint": value.fingerprint}
+        return error if value.error_class else None
