@@ -102,10 +102,10 @@ WHERE job_id = %(job)s AND version = %(before)s AND state <> 'settled';
 -- Whether a span waits for the end of this suspension, or a clock stands before it, whose times may have to.
 SELECT EXISTS (SELECT FROM beatkeeper_missed_span WHERE suspension_id = %(suspension)s AND state = 'open')
     OR EXISTS (
-        SELECT FROM generate_series(0, %(slices)s - 1) AS slice
+        SELECT FROM generate_series(0, %(slices)s - 1) AS every (slice)
         CROSS JOIN LATERAL (
             SELECT FROM beatkeeper_job_clock clock
-            WHERE clock.slice = slice AND clock.next_run_at < %(over_at)s LIMIT 1
+            WHERE clock.slice = every.slice AND clock.next_run_at < %(over_at)s LIMIT 1
         ) behind
     );
 
