@@ -33,7 +33,7 @@ class EventName(TextChoices):
     RUN_CALLBACK_MISSED = "run.callback_missed"
     RUN_DEAD = "run.dead"
     RUN_ID_COLLIDED = "run.id_collided"
-    QUEUE_STOPPED = "queue.stopped"
+    QUEUE_HELD = "queue.held"
     JOB_PARKED = "job.parked"
     JOB_MISSED_TIMES_DROPPED = "job.missed_times_dropped"
     WORKER_HELD = "worker.held"
@@ -182,7 +182,7 @@ class RunIdCollided(Event, name=EventName.RUN_ID_COLLIDED, level=logging.ERROR):
         yield f"run id {self.run_id} of job {self.job_id} belongs to job {self.owner_id}"
 
 
-class QueuesStopped(Event, name=EventName.QUEUE_STOPPED):
+class QueuesHeld(Event, name=EventName.QUEUE_HELD):
     """Queues with ready runs that cannot go any more, by tenant, with the reason."""
 
     pool_id: int

@@ -103,7 +103,8 @@ BLOCKED = (
     Reason.NOT_ALLOWED,
     Reason.NOT_EXPORTED,
 )
-NOTICES = (Reason.BROKER_AWAY, Reason.UNKNOWN_BROKER)
+# What a queue shows that nothing holds: no reason, or a notice.
+NOT_HELD = ("", Reason.BROKER_AWAY, Reason.UNKNOWN_BROKER)
 
 
 def code_of(reason: str) -> str:

@@ -61,7 +61,7 @@ class RecoveryLoop(SliceHolder):
         if done.promoted or done.retried or done.released:
             self.runs_are_ready()
         if self.memory.is_due("dead runs", DEAD_RUNS_SECONDS, now):
-            announce_dead_runs(self.session.connection)
+            announce_dead_runs(self.session.connection, self.memory.dead_runs)
         if self.memory.is_due("declarations", DECLARATIONS_SECONDS, now):
             apply = partial(apply_declarations, MAX_DECLARATIONS, self._put_off)
             self._serve("declarations_wait", apply, "declarations could not be applied")

@@ -11,7 +11,7 @@ from jobs.spec.targets import availability
 from jobs.suspensions.lookup import suspensions_of
 from jobs.validation.instants import as_text
 from runs.models import LiveRun, MissedSpan, Queue, Run, SpanState
-from runs.reasons import Reason, code_of, describe
+from runs.reasons import NOT_HELD, Reason, code_of, describe
 from runs.services import breakers
 from runs.states import LiveState
 
@@ -89,7 +89,7 @@ def _common(job: Job, version: JobVersion, pool_id: int, now: datetime) -> Itera
             Suspension(pk=suspension.id),
         )
     queues = Queue.objects.filter(pool=pool_id, tenant=job.tenant_id).select_related("pool")
-    if queue := queues.exclude(reason="").first():
+    if queue := queues.exclude(reason__in=NOT_HELD).first():
         detail = f"your queue in the pool {queue.pool.slug} cannot go: {describe(queue.reason)}"
         yield Obstacle(ObstacleCode.QUEUE, detail, unblocked_by=unblocked_by(queue.reason), subject=queue)
     if unknown := availability.warning(version.target, job.pool, job.tenant):

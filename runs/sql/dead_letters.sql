@@ -110,10 +110,12 @@ DELETE FROM beatkeeper_dead_letter WHERE run_id IN (
     SELECT run_id FROM beatkeeper_dead_letter WHERE decision <> '' AND decided_at < %(before)s LIMIT 10000
 );
 
--- name: unannounced_letters
--- Dead runs that no listener has been sent yet, in the order of their deaths.
+-- name: unannounced_dead_letters
+-- Dead runs that not all listeners have accepted yet, in the order of their deaths, behind the one that was read last.
 SELECT run_id, tenant_id, job_id, died_at, fingerprint, error_class, error_type, error_line
-FROM beatkeeper_dead_letter WHERE NOT announced ORDER BY died_at LIMIT %(most)s;
+FROM beatkeeper_dead_letter
+WHERE NOT announced AND (died_at, run_id) > (%(died_at)s, %(run)s::uuid)
+ORDER BY died_at, run_id LIMIT %(most)s;
 
 -- name: note_announced
 UPDATE beatkeeper_dead_letter SET announced = true WHERE run_id = ANY (%(runs)s::uuid[]) AND NOT announced;

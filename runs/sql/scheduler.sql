@@ -48,5 +48,5 @@ WITH RECURSIVE head (pool_id, tenant_id, available_at) AS (
 SELECT head.pool_id, min(head.available_at), count(*)
 FROM head
 LEFT JOIN beatkeeper_queue queue ON queue.pool_id = head.pool_id AND queue.tenant_id = head.tenant_id
-WHERE coalesce(queue.reason, '') = '' OR queue.reason = ANY (%(notices)s)
+WHERE coalesce(queue.reason, '') = ANY (%(not_held)s)
 GROUP BY head.pool_id;

@@ -23,7 +23,7 @@ from runs.admin.list_filters import window_of
 from runs.admin.run_detail import state_label
 from runs.admin.schedulers import condition_label, describe_skew, slowest_pass
 from runs.models import DeadLetter, LiveRun, Queue, Run, SchedulerNode, WorkerNode
-from runs.reasons import describe
+from runs.reasons import NOT_HELD, describe
 from runs.scheduler.partitions import lock_session as slices
 from runs.services.dead_letters import open_letters
 from runs.states import FinalState, LiveState
@@ -214,7 +214,7 @@ class VisiblePlatform:
         ]
 
     def blocked_queues(self) -> list[dict[str, Any]]:
-        queues = self.own(Queue.objects.exclude(reason="")).select_related("pool", "tenant")
+        queues = self.own(Queue.objects.exclude(reason__in=NOT_HELD)).select_related("pool", "tenant")
         return [
             {"queue": f"{queue.tenant} in {queue.pool}", "reason": label(describe(queue.reason), WARNING)}
             for queue in queues[:LISTED]

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from jobs.clock import database_now
 from jobs.models import JOB_SLICES, Pool
 from runs.models import SchedulerNode, WorkerNode
-from runs.reasons import NOTICES
+from runs.reasons import NOT_HELD
 from runs.scheduler.partitions import lock_session as slices
 from runs.scheduler.partitions.share import BALANCE_SECONDS
 from runs.scheduler.status import SILENT_SECONDS, troubles_of
@@ -134,7 +134,7 @@ def watermarks() -> dict[int, datetime]:
 
 def oldest_waiting() -> dict[int, tuple[datetime, int]]:
     """Return by pool since when the first dispatchable run waits, and how many queues wait."""
-    found = rows(SQL["oldest_waiting"], {"notices": list(NOTICES)})
+    found = rows(SQL["oldest_waiting"], {"not_held": list(NOT_HELD)})
     return {pool: (oldest, queues) for pool, oldest, queues in found}
 
 

@@ -17,7 +17,7 @@ from runs.events import (
     Event,
     EventName,
     JobParked,
-    QueuesStopped,
+    QueuesHeld,
     RunsCancelled,
     RunsCreated,
     RunsDied,
@@ -27,11 +27,11 @@ from runs.events import (
     emit,
     emit_on_commit,
 )
-from runs.models import DeadLetter
+from runs.models import DeadLetter, Queue
 from runs.reasons import Reason
 from runs.scheduler.dispatch.dispatch import dispatch_pool
 from runs.scheduler.partitions.lock_session import connect
-from runs.scheduler.recovery.dead_runs import announce_dead_runs
+from runs.scheduler.recovery.dead_runs import DeadRunRound, announce_dead_runs
 from runs.scheduler.recovery.lost_attempts import fail as fail_claims
 from runs.scheduler.trigger import trigger
 from runs.scheduler.trigger.trigger import trigger_due
@@ -40,7 +40,7 @@ from runs.states import LiveState
 from scheduler_project.sdk.ledger.postgres import PostgresLedger
 from tests.races.staging import Session, dsn
 from tests.runs.ledger.claims import DEAD, claim_next, failed, ledger, tell
-from tests.support.factories import make_due, make_job, make_run, make_worker, now, post_job
+from tests.support.factories import make_dead, make_due, make_job, make_run, make_worker, now, post_job
 
 __all__ = ["ledger"]
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -186,13 +186,20 @@ class TestPasses:
         assert of(emitted, RunsCreated) == [RunsCreated(trigger="schedule", runs=3)]
         assert sum(event.runs for event in of(emitted, RunsQueued)) <= 3
 
-    def test_a_queue_that_stops_is_reported_once(self, emitted: list[Event], session: Session) -> None:
+    def test_a_held_queue_is_reported_once(self, emitted: list[Event], session: Session) -> None:
         live = make_run(make_job())
         for _ in range(2):
             dispatch_pool(session, live.pool_id, now())
-        assert of(emitted, QueuesStopped) == [
-            QueuesStopped(pool_id=live.pool_id, reasons={live.tenant_id: Reason.NO_LIVE_WORKER})
+        assert of(emitted, QueuesHeld) == [
+            QueuesHeld(pool_id=live.pool_id, reasons={live.tenant_id: Reason.NO_LIVE_WORKER})
         ]
+
+    def test_a_notice_holds_no_queue(self, emitted: list[Event], session: Session) -> None:
+        live = make_run(make_job())
+        make_worker(live.run.job.pool)
+        dispatch_pool(session, live.pool_id, now(), notice=Reason.BROKER_AWAY)
+        assert Queue.objects.get().reason == Reason.BROKER_AWAY
+        assert not of(emitted, QueuesHeld)
 
     def test_a_lost_attempt_is_reported_with_what_became_of_the_run(
         self, emitted: list[Event], session: Session
@@ -226,7 +233,10 @@ class TestDeadRuns:
         claim = claim_next(ledger, live.run.job)
         assert claim is not None
         tell(ledger, claim, failed(), DEAD)
-        assert (announce_dead_runs(session), announce_dead_runs(session)) == (1, 0)
+        assert (announce_dead_runs(session, DeadRunRound()), announce_dead_runs(session, DeadRunRound())) == (
+            1,
+            0,
+        )
         [died] = of(emitted, RunsDied)
         [dead] = died.dead
         assert (dead.run_id, dead.job_id, dead.tenant_id) == (live.pk, live.job_id, live.tenant_id)
@@ -242,16 +252,14 @@ class TestDeadRuns:
         tell(ledger, claim, failed(), DEAD)
         monkeypatch.setattr("runs.scheduler.recovery.dead_runs.change", fail_after(lambda *_: None))
         with pytest.raises(ZeroDivisionError):
-            announce_dead_runs(session)
+            announce_dead_runs(session, DeadRunRound())
         monkeypatch.undo()
-        announce_dead_runs(session)
+        announce_dead_runs(session, DeadRunRound())
         assert len(of(emitted, RunsDied)) == 2
 
     def test_one_that_a_listener_could_not_accept_is_reported_again(
         self, emitted: list[Event], session: Session
     ) -> None:
-        from tests.support.factories import make_dead
-
         make_dead(make_job())
         calls: list[Event] = []
 
@@ -261,13 +269,30 @@ class TestDeadRuns:
                 raise ConnectionError("the pager is away")
 
         events.listen(away_at_first)
-        assert [announce_dead_runs(session) for _ in range(3)] == [1, 1, 0]
+        assert [announce_dead_runs(session, DeadRunRound()) for _ in range(3)] == [1, 1, 0]
         assert len(calls) == 2
+
+    def test_newer_ones_reach_listeners_though_one_accepts_nothing(
+        self, emitted: list[Event], session: Session, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("runs.scheduler.recovery.dead_runs.MAX_ANNOUNCED", 2)
+        job, progress = make_job(), DeadRunRound()
+        died = [make_dead(job).pk for _ in range(5)]
+
+        def refuse(event: Event) -> None:
+            raise ConnectionError("the pager is away")
+
+        events.listen(refuse)
+        assert [announce_dead_runs(session, progress) for _ in range(4)] == [2, 2, 1, 2]
+        events._listeners.remove(refuse)
+        reported = [one.run_id for event in of(emitted, RunsDied) for one in event.dead]
+        assert reported == [*died, *died[:2]]
+        assert DeadLetter.objects.filter(announced=False).count() == 5
+        assert [announce_dead_runs(session, progress) for _ in range(3)] == [2, 1, 2]
+        assert not DeadLetter.objects.filter(announced=False).exists()
 
     def test_the_log_names_it(self, caplog: pytest.LogCaptureFixture, session: Session) -> None:
         caplog.set_level(logging.INFO, "runs.events")
-        from tests.support.factories import make_dead
-
         run = make_dead(make_job())
-        announce_dead_runs(session)
+        announce_dead_runs(session, DeadRunRound())
         assert f"run {run.pk} of job {run.job_id} is dead" in caplog.text

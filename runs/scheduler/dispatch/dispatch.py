@@ -15,8 +15,8 @@ from uuid import UUID
 from django.conf import settings
 
 from runs import transitions
-from runs.events import Event, QueuesStopped, RunsBlocked, RunsQueued, emit
-from runs.reasons import Reason
+from runs.events import Event, QueuesHeld, RunsBlocked, RunsQueued, emit
+from runs.reasons import NOT_HELD, Reason
 from runs.scheduler.broker.config import HIGHEST_PRIORITY
 from runs.scheduler.broker.message import Wakeup
 from runs.scheduler.dispatch import fair_share as shares
@@ -42,8 +42,8 @@ class Dispatched:
     queued: int = 0
     blocked: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
-    # Queues that stopped in this pass, by tenant, with the reason.
-    stopped: dict[int, str] = field(default_factory=dict)
+    # Queues that are held since this pass, by tenant, with the reason.
+    held: dict[int, str] = field(default_factory=dict)
     wakeups: list[Wakeup] = field(default_factory=list)
     # Broker queues that this pass made.
     broker_queues: list[str] = field(default_factory=list)
@@ -55,7 +55,7 @@ class Dispatched:
             "queued": self.queued,
             "blocked": self.blocked,
             "wakeups": len(self.wakeups),
-            "stopped_queues": len(self.stopped),
+            "held_queues": len(self.held),
         }
 
     def events(self, pool_id: int) -> Iterator[Event]:
@@ -63,8 +63,8 @@ class Dispatched:
             yield RunsQueued(pool_id=pool_id, runs=self.queued)
         if self.blocked:
             yield RunsBlocked(pool_id=pool_id, reasons=self.reasons)
-        if self.stopped:
-            yield QueuesStopped(pool_id=pool_id, reasons=self.stopped)
+        if self.held:
+            yield QueuesHeld(pool_id=pool_id, reasons=self.held)
 
 
 def dispatch_pool(
@@ -265,8 +265,8 @@ class DispatchPass(PoolLoad):
                 queue = queue.spend(handed[tenant], self.now)
                 self.memory.queues[tenant].occupied = occupied
             reason = self._reason(queue, occupied)
-            if reason and reason != queue.reason:
-                self.done.stopped[tenant] = reason
+            if reason not in (queue.reason, *NOT_HELD):
+                self.done.held[tenant] = reason
             if reason != queue.reason or queue is not self.stored[tenant]:
                 changed.append(queue._replace(reason=reason, queued=queued))
         self._update_queues(changed)

@@ -14,6 +14,7 @@ from runs import transitions
 from runs.events import RunsReleased, emit
 from runs.ledger import callbacks
 from runs.scheduler.partitions.batch_size import BatchSize
+from runs.scheduler.recovery.dead_runs import DeadRunRound
 from runs.scheduler.recovery.expiry import PresentWorker, expire_workers
 from runs.scheduler.recovery.lost_attempts import reclaim
 from runs.scheduler.recovery.retry_budget import let_retries_go
@@ -35,6 +36,7 @@ class RecoveryMemory:
     last_pass: datetime | None = None
     last_done: dict[str, datetime] = field(default_factory=dict)
     sweep: Sweep = field(default_factory=Sweep)
+    dead_runs: DeadRunRound = field(default_factory=DeadRunRound)
     batch: BatchSize = field(default_factory=lambda: BatchSize("recovery", MAX_AT_ONCE))
 
     def begin(self, now: datetime) -> None:

@@ -30,7 +30,7 @@ def test_the_oldest_waiting_run_is_found_by_the_head_of_each_queue(connection: C
     ((queues, ready),) = connection.execute(
         "SELECT count(DISTINCT (pool_id, tenant_id)), count(*) FROM beatkeeper_live_run WHERE state = 'ready'"
     ).fetchall()
-    cost = cost_of(connection, SQL["oldest_waiting"], {"notices": []})
+    cost = cost_of(connection, SQL["oldest_waiting"], {"not_held": []})
     assert ready >= 3 * queues > 0
     assert cost.rows >= 1
     assert cost.buffers <= 12 * queues, cost

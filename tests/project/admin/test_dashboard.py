@@ -88,12 +88,18 @@ def test_dead_runs_are_listed_with_their_error(staff: Client) -> None:
     assert "settle" in seen["text"] and "no such account" in seen["text"]
 
 
-def test_unrunnable_jobs_and_stopped_queues_say_why(staff: Client) -> None:
+def test_unrunnable_jobs_and_held_queues_say_why(staff: Client) -> None:
     make_job(name="broken", status=JobStatus.UNRUNNABLE, status_note="its zone is gone")
     queue = make_queue(make_job())
     Queue.objects.filter(pk=queue.pk).update(reason="rate_limit")
     seen = look(staff)
     assert "its zone is gone" in seen["problems"] and "rate limit" in seen["text"]
+
+
+def test_a_queue_with_a_notice_is_not_blocked(staff: Client) -> None:
+    queue = make_queue(make_job())
+    Queue.objects.filter(pk=queue.pk).update(reason="broker_away")
+    assert "broker is away" not in look(staff)["text"]
 
 
 def test_who_schedules_what_is_reported_to_operators(staff: Client) -> None:

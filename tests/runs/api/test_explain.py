@@ -8,7 +8,8 @@ import pytest
 from jobs.models import Effect, Job, Role
 from jobs.services.status import pause_job
 from jobs.validation.instants import as_text
-from runs.models import LiveRun, MissedSpan
+from runs.models import LiveRun, MissedSpan, Queue
+from runs.reasons import NOT_HELD
 from runs.states import LiveState
 from tests.support.api_client import Caller, refusal
 from tests.support.factories import (
@@ -71,6 +72,12 @@ def test_all_that_stands_in_the_way_is_named(caller: Caller, job: Job) -> None:
     assert "no live worker" in said[1]["detail"] and "deploy" in said[2]["detail"]
     assert said[3]["detail"] == "2 runs wait: waits until the earlier planned run of its job has ended"
     assert len(caller.get(said[3]["link"]).json()["results"]) == 2
+
+
+@pytest.mark.parametrize("notice", [one for one in NOT_HELD if one])
+def test_a_broker_that_is_away_stands_in_nobodys_way(caller: Caller, job: Job, notice: str) -> None:
+    Queue.objects.filter(pk=make_queue(job).pk).update(reason=notice)
+    assert explain(caller, job)["obstacles"] == []
 
 
 def test_suspended_times_are_shown(caller: Caller, job: Job) -> None:
