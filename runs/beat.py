@@ -38,15 +38,10 @@ FAREWELL_SECONDS = 2.0
 class PartitionedScheduler(Scheduler):
     """Celery beat builds it twice, closes it from a signal handler, and dies of an exception from tick()."""
 
-    # Set only where the platform is installed.
-    publishers: "Publishers"
-
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.loops: list[Loop] = []
-        if _platform_is_installed():
-            from runs.scheduler.broker.publisher import Publishers
-
-            self.publishers = Publishers({})
+        # Of a platform that is installed, once it has been set up.
+        self.publishers: Publishers | None = None
         self._write_entries: Callable[[], None] | None = None
         super().__init__(*args, **kwargs)
 
@@ -92,7 +87,7 @@ class PartitionedScheduler(Scheduler):
         """Set flags and nothing else: it is called twice, once from a signal handler in the middle of a tick."""
         for loop in self.loops:
             loop.stopping = True
-        if _platform_is_installed():
+        if self.publishers is not None:
             self.publishers.stop()
 
     def _say_farewell(self) -> None:
@@ -101,7 +96,7 @@ class PartitionedScheduler(Scheduler):
         end = time.monotonic() + FAREWELL_SECONDS
         for loop in self.loops:
             loop.join(max(0.0, end - time.monotonic()))
-        if _platform_is_installed():
+        if self.publishers is not None:
             self.publishers.join(end)
 
     @property
@@ -159,11 +154,10 @@ def _platform_loops(also: Sequence[Loop]) -> tuple[list[Loop], "Publishers"]:
     totals = PassTotals()
     observers: list[PassObserver] = [totals, log_pass]
 
-    def begin_trigger(session: LockSession) -> TriggerLoop:
-        return TriggerLoop(session, batch, dispatch.wake, catch_up_batch)
-
     dispatch = Loop("dispatch", dsn, lambda session: DispatchLoop(session, publishers), observers)
-    trigger = Loop("trigger", dsn, begin_trigger, observers)
+    trigger = Loop(
+        "trigger", dsn, lambda session: TriggerLoop(session, batch, dispatch.wake, catch_up_batch), observers
+    )
     recovery = Loop("recovery", dsn, lambda session: RecoveryLoop(session, memory, dispatch.wake), observers)
     for loop in also:
         loop.observers = observers

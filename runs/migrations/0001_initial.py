@@ -169,9 +169,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'beatkeeper_attempt',
-                'indexes': [
-                    models.Index(fields=['run', 'claim_seq'], name='attempt_of_run_idx'),
-                ],
+                'indexes': [models.Index(fields=['run', 'claim_seq'], name='attempt_of_run_idx')],
             },
         ),
         migrations.CreateModel(
@@ -226,9 +224,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'beatkeeper_queue',
-                'constraints': [
-                    models.UniqueConstraint(fields=('pool', 'tenant'), name='queue_once'),
-                ],
+                'constraints': [models.UniqueConstraint(fields=('pool', 'tenant'), name='queue_once')],
             },
         ),
         migrations.CreateModel(
@@ -292,9 +288,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'beatkeeper_worker_node',
-                'indexes': [
-                    models.Index(fields=['pool', 'state'], name='worker_node_pool_idx'),
-                ],
+                'indexes': [models.Index(fields=['pool', 'state'], name='worker_node_pool_idx')],
             },
         ),
         migrations.CreateModel(
@@ -325,9 +319,7 @@ class Migration(migrations.Migration):
                     models.Index(condition=models.Q(('decision', ''), _negated=True), fields=['decided_at'], name='dead_letter_old_idx'),
                     models.Index(condition=models.Q(('announced', False)), fields=['died_at'], name='dead_letter_unannounced_idx'),
                 ],
-                'constraints': [
-                    models.CheckConstraint(condition=models.Q(models.Q(('decided_at__isnull', True), ('decision', '')), models.Q(('decided_at__isnull', False), ('decision', 'redriven'), ('redriven_as__isnull', False)), models.Q(('decided_at__isnull', False), ('decision', 'dismissed'), ('redriven_as__isnull', True)), _connector='OR'), name='dead_letter_decision_whole'),
-                ],
+                'constraints': [models.CheckConstraint(condition=models.Q(models.Q(('decided_at__isnull', True), ('decision', '')), models.Q(('decided_at__isnull', False), ('decision', 'redriven'), ('redriven_as__isnull', False)), models.Q(('decided_at__isnull', False), ('decision', 'dismissed'), ('redriven_as__isnull', True)), _connector='OR'), name='dead_letter_decision_whole')],
             },
         ),
         migrations.CreateModel(

@@ -128,11 +128,9 @@ class Loop:
             return
         self._session = session
         work = self.begin(session)
-        if self._is_ours():
-            self._work = work
-            self._repeat(work)
-
-    def _repeat(self, work: Work) -> None:
+        if not self._is_ours():
+            return
+        self._work = work
         while not self.stopping:
             began = time.monotonic()
             try:

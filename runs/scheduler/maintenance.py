@@ -35,8 +35,9 @@ def keep_partitions(connection: Connection, now: datetime) -> None:
 
 def purge(connection: Connection, now: datetime) -> dict[str, int]:
     """Delete old rows and return how many by statement; decided dead letters as their runs leave the hot period."""
-    kept = {"purge_workers": NODES_KEPT, "purge_schedulers": NODES_KEPT}
-    kept |= {
+    kept = {
+        "purge_workers": NODES_KEPT,
+        "purge_schedulers": NODES_KEPT,
         "purge_dead_letters": timedelta(days=settings.HOT_PERIOD_DAYS),
         "purge_run_requests": REQUESTS_KEPT,
     }

@@ -30,9 +30,7 @@ RECOVERY_SECONDS = 0.25
 DEAD_RUNS_SECONDS = 0.5
 DECLARATIONS_SECONDS = 1.0
 MAX_DECLARATIONS = 20
-RESUMES_SECONDS = 0.5
-CALENDARS_SECONDS = 0.5
-REDRIVES_SECONDS = 0.5
+SERVICES_SECONDS = 0.5
 DAY_SECONDS = 86_400.0
 
 
@@ -67,11 +65,9 @@ class RecoveryLoop(SliceHolder):
             self._serve("declarations_wait", apply, "declarations could not be applied")
             serve_requests = partial(apply_requests, put_off=self._requests_put_off)
             self._serve("run_requests_wait", serve_requests, "requests for runs could not be carried out")
-        if self.memory.is_due("resumes", RESUMES_SECONDS, now):
+        if self.memory.is_due("services", SERVICES_SECONDS, now):
             self._serve("pauses_are_over", resume_due_jobs, "paused jobs could not be resumed")
-        if self.memory.is_due("calendars", CALENDARS_SECONDS, now):
             self._serve("calendars_wait", rearm_calendars, "clocks could not follow their calendars")
-        if self.memory.is_due("redrives", REDRIVES_SECONDS, now):
             self._serve("redrives_are_due", self._redrive, "dead runs could not be redriven")
         if self.memory.is_due("maintenance", DAY_SECONDS, now):
             maintenance.keep_partitions(self.session.connection, now)

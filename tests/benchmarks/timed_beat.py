@@ -19,6 +19,7 @@ class TimedScheduler(PartitionedScheduler):
     def _note(self) -> None:
         file = os.open(os.environ[FILE], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         last = 0
+        assert self.publishers is not None
         while True:
             so_far = sum(publisher.confirmed for publisher in self.publishers.by_broker.values())
             if so_far != last:

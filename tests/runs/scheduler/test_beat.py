@@ -154,7 +154,7 @@ def test_the_instance_for_the_banner_starts_nothing() -> None:
 def test_all_loops_are_at_work_and_end_when_it_is_closed_twice(scheduler: PartitionedScheduler) -> None:
     wait_until(lambda: all(loop.last_success for loop in scheduler.loops), 10, "a pass of each loop")
     assert [loop.name for loop in scheduler.loops] == ["trigger", "dispatch", "recovery", "status"]
-    assert not scheduler.publishers.by_broker
+    assert scheduler.publishers is not None and not scheduler.publishers.by_broker
     scheduler.close()
     scheduler.close()
 
