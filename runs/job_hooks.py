@@ -19,7 +19,7 @@ from runs.scheduler.trigger.missed import MAX_COUNTED
 from runs.scheduler.trigger.trigger import trigger_job
 from runs.services import breakers
 from runs.services.runs import cancel_unfinished, lock_runs_of
-from runs.sql import django_session
+from runs.sql import change, django_session
 from runs.transitions import release_all_waiting, release_broken, release_gated
 from scheduler_project.sdk.ids import MILLISECOND, run_id
 from scheduler_project.sdk.ledger.postgres import MAX_RELEASED
@@ -76,7 +76,8 @@ class RunHooks:
 
     def job_ended(self, job: Job, now: datetime, reason: str) -> None:
         catch_up.give_up(django_session(), job.pk, Reason.JOB_ENDED)
-        catch_up.drop_moved(django_session(), job.pk, now, Reason.JOB_ENDED)
+        # The caller holds the clock, as whoever writes missed times.
+        change(django_session(), "drop_moved", {"job": job.pk, "now": now, "reason": Reason.JOB_ENDED})
         cancel_unfinished(job, reason)
 
 
@@ -152,4 +153,5 @@ def keep_catching_up(job: Job, spec: JobVersion) -> None:
     if before.catch_up["policy"] != spec.catch_up["policy"]:
         catch_up.give_up(django_session(), job.pk, Reason.POLICY_CHANGED)
     if (before.schedule, before.anchor_at) == (spec.schedule, spec.anchor_at):
-        catch_up.go_on_with(django_session(), job.pk, before.version, spec.version)
+        values = {"job": job.pk, "before": before.version, "version": spec.version}
+        change(django_session(), "move_spans_to_version", values)

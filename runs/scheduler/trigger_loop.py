@@ -9,10 +9,11 @@ from datetime import datetime
 from jobs.models import JOB_SLICES
 from runs.events import PartitionMissing, emit
 from runs.scheduler import maintenance
-from runs.scheduler.catch_up.catch_up import MAX_JOBS, CaughtUp, catch_up_once
+from runs.scheduler.catch_up.catch_up import MAX_JOBS, catch_up_once
+from runs.scheduler.catch_up.caught_up import CaughtUp
 from runs.scheduler.observer import PassKind
 from runs.scheduler.partitions.batch_size import BatchSize
-from runs.scheduler.partitions.lock_session import JOBS, LockSession, LostLocks
+from runs.scheduler.partitions.lock_session import JOBS, LockSession, refuse_other_session
 from runs.scheduler.partitions.share import SliceHolder
 from runs.scheduler.trigger.trigger import NoPartition, Triggered, trigger_due
 from runs.sql import rows
@@ -67,8 +68,7 @@ class TriggerLoop(SliceHolder):
             now = self.now()
             return now, now
         pid, now, due_at = rows(self.session.connection, "next_due", {"slices": held})[0]
-        if pid != self.session.pid:
-            raise LostLocks(LostLocks.__doc__)
+        refuse_other_session(pid, self.session.pid)
         return now, due_at
 
     def _trigger(self, held: list[int], now: datetime) -> Triggered:

@@ -136,7 +136,7 @@ class TestAfterCommit:
         """Its last write fails, long after a job was parked and runs were made."""
         make_due(make_job(), now() - SECOND)
         make_due(make_job(spec={"schedule": {"cron": "no cron"}}), now() - SECOND)
-        monkeypatch.setattr(trigger, "_write_or_halve", fail_after(trigger._write_or_halve))
+        monkeypatch.setattr(trigger, "halve", fail_after(trigger.halve))
         with pytest.raises(ZeroDivisionError):
             trigger_due(session, ALL)
         assert not emitted

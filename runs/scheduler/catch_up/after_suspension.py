@@ -2,15 +2,14 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
 
 from jobs.models import JOB_SLICES, Effect, JobStatus
 from jobs.suspensions.rules import SuspensionRow
-from runs.events import Event
+from runs.scheduler.catch_up.caught_up import CaughtUp
 from runs.scheduler.trigger import missed_spans as spans
-from runs.scheduler.trigger import suspensions as suspensions
+from runs.scheduler.trigger import suspensions
 from runs.scheduler.trigger.decision import TriggerDecision
 from runs.scheduler.trigger.due_job import DueJob, longest_reach
 from runs.scheduler.trigger.missed import ALL, LAST, NO_SUSPENSIONS, SKIP, Segment, make_up
@@ -19,21 +18,9 @@ from runs.scheduler.trigger.trigger import halve, write_runs
 from runs.sql import Connection, change, rows
 
 
-@dataclass(slots=True)
-class StepResult:
-    runs: int = 0
-    spans: int = 0
-    # Nothing waits for the suspension any more.
-    suspension: bool = False
-    # There is more of it to settle at once.
-    more: bool = False
-    # Reported once the transaction has committed.
-    events: list[Event] = field(default_factory=list)
-
-
 def end_suspension(
     connection: Connection, suspension: SuspensionRow, slices: Collection[int], now: datetime, most: int
-) -> StepResult:
+) -> CaughtUp:
     """Take one step towards the end of a suspension that is over, for at most so many jobs of these slices."""
     with connection.transaction():
         wanted = {"suspension": suspension.id, "slices": sorted(slices), "most": most}
@@ -42,21 +29,21 @@ def end_suspension(
             return _settle(connection, suspension, jobs, now)
         # Locked first: a decision that is about to leave a span to this suspension has it now, or finds it gone.
         if not suspensions.lock_over_suspension(connection, suspension.id, now):
-            return StepResult()
+            return CaughtUp(now)
         waits = {"suspension": suspension.id, "slices": JOB_SLICES, "over_at": suspension.over_at}
         if rows(connection, "suspension_is_waited_for", waits)[0][0]:
-            return StepResult()
-        return StepResult(suspension=suspensions.end_suspension(connection, suspension.id, now))
+            return CaughtUp(now)
+        return CaughtUp(now, ended=int(suspensions.end_suspension(connection, suspension.id, now)))
 
 
 def _settle(
     connection: Connection, suspension: SuspensionRow, jobs: Sequence[UUID], now: datetime
-) -> StepResult:
+) -> CaughtUp:
     """Settle what each job missed, by the effect of the suspension and the job's policy.
 
     A missed time is noted, run once, or left to the paced catch-up.
     """
-    done = StepResult()
+    done = CaughtUp(now)
     by_job: defaultdict[UUID, list[LockedSpan]] = defaultdict(list)
     for taken in spans.take(connection, "lock_open_spans", jobs, {"suspension": suspension.id}):
         by_job[taken.job.id].append(taken)
@@ -72,14 +59,14 @@ def _settle(
         change(connection, "end_spans", {"ids": settled})
         done.runs += written.runs
         done.events += written.events
-        done.spans += len(settled)
+        done.settled += len(settled)
 
     def give_up(found: TriggerDecision, note: str) -> None:
         write([spans.given_up(by_job[found.job.id], note)])
 
     halve(connection, [_after(suspension, of_job, now) for of_job in by_job.values()], write, give_up)
     # While other sessions have locked all of the jobs, the next step can wait.
-    done.more = done.spans > 0
+    done.more = done.settled > 0
     return done
 
 

@@ -13,17 +13,17 @@ from typing import NamedTuple
 from uuid import UUID
 
 from jobs.suspensions.rules import SuspensionSet
-from runs.events import Event, RunsCreated, emit
+from runs.events import Event
 from runs.scheduler.catch_up.after_suspension import end_suspension
+from runs.scheduler.catch_up.caught_up import CaughtUp
 from runs.scheduler.catch_up.pacing import Rest, advance
-from runs.scheduler.partitions.lock_session import LostLocks
+from runs.scheduler.partitions.lock_session import refuse_other_session
 from runs.scheduler.trigger import missed_spans as spans
 from runs.scheduler.trigger.decision import TriggerDecision, note_all, settle_missed
 from runs.scheduler.trigger.missed import MAX_COUNTED, NO_SUSPENSIONS, WORKING, counted
 from runs.scheduler.trigger.suspensions import read_suspensions
 from runs.scheduler.trigger.trigger import changes_of, due_jobs, halve, write_runs
 from runs.sql import Connection, change, rows
-from runs.states import Trigger
 
 MAX_JOBS = 500
 MAX_RUNS = 1000
@@ -106,36 +106,6 @@ def give_up(connection: Connection, job_id: UUID, reason: str) -> int:
     return change(connection, "give_up_spans", {"job": job_id, "reason": reason})
 
 
-def drop_moved(connection: Connection, job_id: UUID, now: datetime, reason: str) -> int:
-    """Drop times that have come and were moved to later. The caller holds the clock."""
-    return change(connection, "drop_moved", {"job": job_id, "now": now, "reason": reason})
-
-
-def go_on_with(connection: Connection, job_id: UUID, before: int, version: int) -> int:
-    """Run what was missed as the new version says; both plan the same times. The caller holds the clock."""
-    return change(connection, "move_spans_to_version", {"job": job_id, "before": before, "version": version})
-
-
-@dataclass(slots=True)
-class CaughtUp:
-    now: datetime
-    runs: int = 0
-    # Spans of suspensions that are over, and suspensions that nothing waits for any more.
-    settled: int = 0
-    ended: int = 0
-    counted: int = 0
-    # There is more to do at once.
-    more: bool = False
-
-    def counts(self) -> dict[str, int]:
-        return {
-            "runs": self.runs,
-            "settled_spans": self.settled,
-            "ended_suspensions": self.ended,
-            "counted_spans": self.counted,
-        }
-
-
 def catch_up_once(
     connection: Connection, slices: Collection[int], pid: int | None = None, most: int = MAX_JOBS
 ) -> CaughtUp:
@@ -148,19 +118,13 @@ def catch_up_once(
     session, now, next_at, suspensions_are_over = rows(
         connection, "next_catch_up", {"slices": sorted(slices)}
     )[0]
-    if pid is not None and session != pid:
-        raise LostLocks(LostLocks.__doc__)
+    refuse_other_session(session, pid)
     done = CaughtUp(now)
     if not slices:
         return done
     if suspensions_are_over:
         for suspension in read_suspensions(connection, now).over(now):
-            ended = end_suspension(connection, suspension, slices, now, most)
-            _report(ended.runs, ended.events)
-            done.runs += ended.runs
-            done.settled += ended.spans
-            done.ended += ended.suspension
-            done.more |= ended.more
+            done.add(end_suspension(connection, suspension, slices, now, most))
     if next_at is not None and next_at <= now:
         _work_off(connection, slices, most, done)
     if not done.more:
@@ -180,8 +144,7 @@ def _work_off(connection: Connection, slices: Collection[int], most: int, done: 
             connection, "lock_due_spans", jobs, {"now": done.now}, need_tags=suspensions.need_tags
         )
         steps = _steps({one.job.id: one for one in reversed(taken)}.values(), suspensions, done)
-        events: list[Event] = []
-        write = partial(_write_steps, connection, steps, stepped, events)
+        write = partial(_write_steps, connection, steps, stepped)
 
         def give_up_step(found: TriggerDecision, note: str) -> None:
             step = steps[found.job.id]
@@ -190,14 +153,7 @@ def _work_off(connection: Connection, slices: Collection[int], most: int, done: 
             write([found])
 
         halve(connection, [step.found for step in steps.values()], write, give_up_step)
-    done.runs += stepped.runs
-    _report(stepped.runs, events)
-
-
-def _report(runs: int, events: Sequence[Event]) -> None:
-    """Report what a step did, after its commit."""
-    created = [RunsCreated(trigger=Trigger.CATCH_UP, runs=runs)] if runs else []
-    emit(*created, *events)
+    done.add(stepped)
 
 
 @dataclass(slots=True)
@@ -219,7 +175,7 @@ def _steps(
             break
         job, span = one.job, one.span
         assert span.cursor is not None  # noqa: S101 - the database sees to it for working spans
-        rest = Rest(span.from_at, span.to_at, span.cursor, span.made, done.now)
+        rest = Rest(span.from_at, span.to_at, span.cursor, span.made)
         try:
             step = advance(job, rest, suspensions, done.now)
         except Exception as error:  # as above
@@ -235,24 +191,25 @@ def _write_steps(
     connection: Connection,
     steps: Mapping[UUID, Stepped],
     done: CaughtUp,
-    events: list[Event],
     decisions: Sequence[TriggerDecision],
 ) -> None:
     written = write_runs(connection, decisions, NO_SUSPENSIONS, done.now)
     stepped = [steps[found.job.id] for found in decisions if found.job.id not in written.left]
     ended = [step.taken.span.id for step in stepped if step.rest is None]
-    moved = [(step.taken, step.rest) for step in stepped if step.rest is not None]
+    moved = [(step, step.rest) for step in stepped if step.rest is not None]
     if ended:
         change(connection, "end_spans", {"ids": ended})
     if moved:
         columns = zip(Rest._fields, zip(*(rest for _, rest in moved), strict=True), strict=True)
         values = {name: list(column) for name, column in columns}
-        change(connection, "move_spans", {**values, "id": [taken.span.id for taken, _ in moved]})
+        values["id"] = [step.taken.span.id for step, _ in moved]
+        values["next_at"] = [step.next_at for step, _ in moved]
+        change(connection, "move_spans", values)
     jobs = {step.taken.job.id: step.next_at for step in stepped if step.found.times}
     if jobs:
         change(connection, "pace_other_spans", {"job_id": list(jobs), "next_at": list(jobs.values())})
     done.runs += written.runs
-    events += written.events
+    done.events += written.events
 
 
 def _count(connection: Connection, slices: Collection[int], done: CaughtUp) -> None:

@@ -10,7 +10,7 @@ from jobs.models import OVERLAP_POLICIES, JobStatus
 from jobs.suspensions.rules import SuspensionSet
 from runs.reasons import Reason
 from runs.scheduler.trigger.due_job import DueJob, longest_reach
-from runs.scheduler.trigger.missed import ALL, Span, suspending
+from runs.scheduler.trigger.missed import Span, suspending, within_reach
 from scheduler_project.sdk.ids import MILLISECOND
 
 # A step makes the runs of this long at once; a job whose runs must end first is checked this often.
@@ -22,13 +22,12 @@ MAX_AT_ONCE = 100
 
 
 class Rest(NamedTuple):
-    """The rest of a span: its next time to run is `cursor`, and not before `next_at`."""
+    """The rest of a span: its next time to run is `cursor`."""
 
     from_at: datetime
     to_at: datetime
     cursor: datetime
     made: int
-    next_at: datetime
 
 
 class PacedStep(NamedTuple):
@@ -44,19 +43,20 @@ class PacedStep(NamedTuple):
 def advance(job: DueJob, rest: Rest, suspensions: SuspensionSet, now: datetime) -> PacedStep:
     """Return the next runs of a span whose pace allows one."""
     if job.status == JobStatus.CANCELLED:
-        return PacedStep([], [_drop(job, rest, Reason.JOB_ENDED)], None, now)
+        return PacedStep([], [Span(job, rest.from_at, rest.to_at, Reason.JOB_ENDED)], None, now)
     if job.status in (JobStatus.PAUSED, JobStatus.UNRUNNABLE):
-        return _wait(rest, now + STANDING)
+        return PacedStep([], [], rest, now + STANDING)
     one_by_one = OVERLAP_POLICIES[job.overlap].counts_unfinished
     held = suspensions.holds(job.tenant_id, job.pool_id, job.tags, now)
     if held is not None or suspending(job, suspensions, now) is not None:
-        return _wait(rest, now + STOPPED)
+        return PacedStep([], [], rest, now + STOPPED)
     if one_by_one and job.busy:
-        return _wait(rest, now + STEP)
-    missed, left = _within_reach(job, rest, now)
-    if left is None:
+        return PacedStep([], [], rest, now + STEP)
+    # The oldest times may have fallen out of reach meanwhile, as under a slow pace.
+    first, missed = within_reach(job, rest.from_at, rest.to_at, now - longest_reach())
+    if first is None:
         return PacedStep([], missed, None, now)
-    left = _begun_where_it_goes_on(job, left)
+    left = _begun_where_it_goes_on(job, rest._replace(from_at=first, cursor=max(first, rest.cursor)))
     pace = timedelta(minutes=1) / job.catch_up.per_minute
     most = min(max(1, STEP // pace), MAX_AT_ONCE, job.catch_up.most - left.made)
     times, follows = _next_times(job, left, 1 if one_by_one else most)
@@ -64,26 +64,11 @@ def advance(job: DueJob, rest: Rest, suspensions: SuspensionSet, now: datetime) 
     if follows is None:
         return PacedStep(times, missed, None, next_at)
     end = {"to_at": follows + MILLISECOND} if job.catch_up.newest_first else {"from_at": follows}
-    left = left._replace(cursor=follows, made=left.made + len(times), next_at=next_at, **end)
+    left = left._replace(cursor=follows, made=left.made + len(times), **end)
     if left.made >= job.catch_up.most:
-        return PacedStep(times, [*missed, _drop(job, left, Reason.CATCH_UP_MAX)], None, next_at)
+        missed.append(Span(job, left.from_at, left.to_at, Reason.CATCH_UP_MAX))
+        return PacedStep(times, missed, None, next_at)
     return PacedStep(times, missed, left, next_at)
-
-
-def _wait(rest: Rest, until: datetime) -> PacedStep:
-    return PacedStep([], [], rest._replace(next_at=until), until)
-
-
-def _within_reach(job: DueJob, rest: Rest, now: datetime) -> tuple[list[Span], Rest | None]:
-    """Drop the oldest times if they fell out of reach meanwhile, as under a slow pace."""
-    reach = now - longest_reach()
-    if rest.from_at >= reach:
-        return [], rest
-    first = job.first_time(reach, rest.to_at)
-    missed = [Span(job, rest.from_at, first or rest.to_at, Reason.TOO_OLD, ALL)]
-    if first is None:
-        return missed, None
-    return missed, rest._replace(from_at=first, cursor=max(first, rest.cursor))
 
 
 def _begun_where_it_goes_on(job: DueJob, rest: Rest) -> Rest:
@@ -110,7 +95,3 @@ def _next_times(job: DueJob, rest: Rest, most: int) -> tuple[list[datetime], dat
         else:
             follows = job.first_time(follows + MILLISECOND, rest.to_at)
     return times, follows
-
-
-def _drop(job: DueJob, rest: Rest, reason: str) -> Span:
-    return Span(job, rest.from_at, rest.to_at, reason)

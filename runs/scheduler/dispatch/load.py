@@ -9,6 +9,7 @@ from uuid import UUID
 
 from django.conf import settings
 
+from jobs.suspensions.rules import SuspensionSet
 from runs import transitions
 from runs.scheduler.broker.config import queue_version
 from runs.scheduler.dispatch import fair_share as shares
@@ -17,7 +18,7 @@ from runs.scheduler.dispatch.queue_memory import QueueMemories
 from runs.scheduler.dispatch.queues import QueueRow, day_of
 from runs.scheduler.dispatch.worker_targets import PoolWorkers
 from runs.scheduler.partitions.batch_size import BatchSize
-from runs.scheduler.trigger.suspensions import SuspensionSet, read_suspensions
+from runs.scheduler.trigger.suspensions import read_suspensions
 from runs.sql import Connection, change, rows
 
 CLASS_QUEUES = 8

@@ -34,6 +34,12 @@ class LostLocks(Exception):
     """This session is not the one that took the locks."""
 
 
+def refuse_other_session(found: int, expected: int | None) -> None:
+    """Raise if a statement ran on another session than the one that took the locks."""
+    if expected is not None and found != expected:
+        raise LostLocks(LostLocks.__doc__)
+
+
 class TransactionPooler(Exception):
     """DATABASE_DIRECT_URL leads through a transaction pooler, where the session locks of a scheduler exclude nobody.
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from runs.scheduler.observer import FinishedPass, PassKind, PassResult
-from runs.scheduler.partitions.lock_session import LockSession, LostLocks
+from runs.scheduler.partitions.lock_session import LockSession, refuse_other_session
 from runs.scheduler.partitions.slices import SliceSet
 from runs.sql import rows
 
@@ -48,6 +48,5 @@ class SliceHolder:
     def now(self) -> datetime:
         """Read the database's time and make sure that this is still the session which took the locks."""
         pid, now = rows(self.session.connection, "session_and_time")[0]
-        if pid != self.session.pid:
-            raise LostLocks(LostLocks.__doc__)
+        refuse_other_session(pid, self.session.pid)
         return now  # type: ignore[no-any-return]

@@ -6,66 +6,24 @@ The next planned time follows from the previous planned time, never from the wal
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import NamedTuple
 
-from django.conf import settings
-
-from jobs.models import Effect
-from jobs.suspensions.rules import SuspensionRow, SuspensionSet
+from jobs.suspensions.rules import SuspensionSet
 from runs.events import Event
 from runs.reasons import Reason
-from runs.scheduler.trigger.due_job import DueJob, longest_reach
-from runs.scheduler.trigger.missed import (
-    NO_SUSPENSIONS,
-    SKIP,
-    Segment,
-    Span,
-    make_up,
-    open_span,
-    split,
-    suspending,
+from runs.scheduler.trigger.due_job import DueJob
+from runs.scheduler.trigger.missed import NO_SUSPENSIONS, Segment, Span, make_up, open_span, split, suspending
+from runs.scheduler.trigger.overrides import (
+    ChangedTime,
+    MissedBefore,
+    Special,
+    first_regular,
+    next_clock,
+    outcome_of,
 )
 from scheduler_project.sdk.ids import MILLISECOND, whole_milliseconds
 
 # A job that fires every second and was due all through the grace has no more times than this in one decision.
 MAX_TIMES_AT_ONCE = 4000
-
-
-class ChangedTime(NamedTuple):
-    """A single planned time that a person skipped (`moved_to` is None) or moved."""
-
-    id: int
-    planned_at: datetime
-    moved_to: datetime | None
-    created_by: str
-    note: str
-    done: bool
-
-    @property
-    def skips(self) -> bool:
-        return self.moved_to is None and not self.done
-
-    @property
-    def reason(self) -> str:
-        reason = Reason.SKIPPED if self.moved_to is None else Reason.MOVED
-        by = f"by {self.created_by}" if self.created_by else ""
-        return reason.noted(", ".join(filter(None, (by, self.note))))
-
-
-class Special(NamedTuple):
-    """What sets a planned time apart: it goes later or earlier than planned, or not at all, and why."""
-
-    available_at: datetime
-    reason: str
-    skipped: bool = False
-
-
-class MissedBefore(NamedTuple):
-    """Times before this instant were missed, for this reason, and made up for by this policy; None: the job's."""
-
-    at: datetime
-    reason: str = Reason.DOWNTIME
-    policy: str | None = None
 
 
 @dataclass(slots=True)
@@ -111,7 +69,7 @@ def decide(
     if not job.active:
         return found
     fresh_from = now - grace
-    due_from = first = _first_regular(job, changes) if changes else job.due_at
+    due_from = first = first_regular(job, changes) if changes else job.due_at
     if first is not None and first < fresh_from:
         first = job.next_time(fresh_from - MILLISECOND)
     while first is not None and first <= now and len(found.times) < MAX_TIMES_AT_ONCE:
@@ -120,15 +78,16 @@ def decide(
     found.next_at = first
     missed_until = found.times[0] if found.times else whole_milliseconds(now)
     fresh = bool(found.times)
+    changed = {change.planned_at for change in changes}
     if changes:
         _skip_changed(found, changes)
     if suspensions and found.times:
-        _suspend(found, suspensions, without={change.planned_at for change in changes})
+        _suspend(found, suspensions, without=changed)
     if due_from is not None and due_from < fresh_from:
-        pieces = split(job, due_from, missed_until, suspensions, _changed(changes))
+        pieces = split(job, due_from, missed_until, suspensions, changed)
         _settle_pieces(found, pieces, now, Reason.DOWNTIME, superseded=fresh)
     if changes:
-        _move(found, changes, now, MissedBefore(fresh_from), suspensions)
+        _settle_changes(found, changes, now, MissedBefore(fresh_from), suspensions)
     if job.spreads and not found.catch_up:
         # Over the flexible window of the schedule; what is made up for goes at once.
         for at in found.times:
@@ -149,9 +108,9 @@ def settle_missed(
     found = TriggerDecision(job)
     first = job.first_time(job.due_at, until)
     if first is not None:
-        pieces = split(job, first, until, suspensions, _changed(changes))
+        pieces = split(job, first, until, suspensions, {change.planned_at for change in changes})
         _settle_pieces(found, pieces, now, reason, policy=policy)
-    _move(found, changes, now, MissedBefore(now, reason, policy), suspensions)
+    _settle_changes(found, changes, now, MissedBefore(now, reason, policy), suspensions)
     return found
 
 
@@ -178,28 +137,6 @@ def note_all(
             found.spans.append(Span(job, begin, end, reason))
         begin = end + MILLISECOND
     return found
-
-
-def next_clock(regular: datetime | None, changes: Iterable[ChangedTime]) -> datetime | None:
-    """Return what the job's clock is set to: its next planned time, or the earliest that one was moved to."""
-    moves = [change.moved_to for change in changes if change.moved_to is not None and not change.done]
-    return min([*moves, *([] if regular is None else [regular])], default=None)
-
-
-def _first_regular(job: DueJob, changes: Iterable[ChangedTime]) -> datetime | None:
-    """Return the first regular time that is due.
-
-    The clock may stand at an instant that a planned time was moved to; everything planned before it is settled.
-    """
-    moved_to = {change.moved_to for change in changes if not change.done}
-    if job.due_at not in moved_to:
-        return job.due_at
-    # It may be older than the schedule, which planned nothing up to its anchor.
-    return job.next_time(max(job.due_at - MILLISECOND, job.anchor_at))
-
-
-def _changed(changes: Iterable[ChangedTime]) -> Collection[datetime]:
-    return {change.planned_at for change in changes}
 
 
 def _skip_changed(found: TriggerDecision, changes: Iterable[ChangedTime]) -> None:
@@ -252,71 +189,24 @@ def _settle_pieces(
         found.times, found.catch_up = [made_up.run_at], True
 
 
-def _move(
+def _settle_changes(
     found: TriggerDecision,
     changes: Iterable[ChangedTime],
     now: datetime,
     missed: MissedBefore,
     suspensions: SuspensionSet,
 ) -> None:
-    """Settle changed times of the gap, and run those that were moved to an instant that has come."""
-    pending = []
+    """Settle changed times that have come; a moved one that is to come may be the job's next time."""
     for change in changes:
-        if change.done:
+        if change.is_to_come(now, missed.at):
             continue
-        if change.moved_to is None:
-            if change.planned_at < missed.at:
-                _tell_skipped(found, change, now)
-        elif change.moved_to > now:
-            pending.append(change)
+        found.done_changes.append(change.id)
+        outcome = outcome_of(change, found.job, now, missed, suspensions)
+        if isinstance(outcome, Span):
+            found.spans.append(outcome)
         else:
-            _run_moved(found, change, change.moved_to, now, missed, suspensions)
+            found.times.append(change.planned_at)
+            found.special[change.planned_at] = outcome
     found.times.sort(key=lambda at: found.special[at].available_at if at in found.special else at)
+    pending = [change for change in changes if change.moved_to is not None and change.moved_to > now]
     found.next_at = next_clock(found.next_at, pending)
-
-
-def _tell_skipped(found: TriggerDecision, change: ChangedTime, now: datetime) -> None:
-    """Give a skipped time a row like any other, if there is still a partition for it."""
-    job, at = found.job, change.planned_at
-    found.done_changes.append(change.id)
-    if at < now - longest_reach():
-        found.spans.append(Span(job, at, at + MILLISECOND, Reason.TOO_OLD))
-    else:
-        found.times.append(at)
-        found.special[at] = Special(at, change.reason, skipped=True)
-
-
-def _run_moved(
-    found: TriggerDecision,
-    change: ChangedTime,
-    moved_to: datetime,
-    now: datetime,
-    missed: MissedBefore,
-    suspensions: SuspensionSet,
-) -> None:
-    """Run a moved time; at its new instant it meets the same suspensions and outages as any other."""
-    job, at = found.job, change.planned_at
-    found.done_changes.append(change.id)
-    if at > now + timedelta(days=settings.PARTITIONS_AHEAD_DAYS - 1):
-        raise ValueError(f"{at} is too far ahead to be moved to {moved_to}")
-    late, policy = moved_to < missed.at, missed.policy or job.catch_up.policy
-    if at < now - longest_reach():
-        found.spans.append(Span(job, at, at + MILLISECOND, Reason.TOO_OLD))
-        return
-    if late and (policy == SKIP or now - moved_to > job.catch_up.window):
-        found.spans.append(Span(job, at, at + MILLISECOND, missed.reason))
-        return
-    found.times.append(at)
-    found.special[at] = _arrival(suspending(job, suspensions, moved_to), change, now if late else moved_to)
-
-
-def _arrival(suspension: SuspensionRow | None, change: ChangedTime, at: datetime) -> Special:
-    """Say when a moved time runs under the suspension at its new instant.
-
-    Under one that makes up for its times, dispatch holds the run, as it holds a requested one.
-    """
-    if suspension is None or suspension.effect == Effect.CATCH_UP:
-        return Special(at, change.reason)
-    if suspension.effect == Effect.RUN_AFTER and suspension.over_at is not None:
-        return Special(suspension.over_at, suspension.reason)
-    return Special(at, suspension.reason, skipped=True)

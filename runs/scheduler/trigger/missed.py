@@ -132,19 +132,25 @@ def make_up(
 
 def _work_off(job: DueJob, piece: Segment, now: datetime, reason: str, reach: datetime) -> list[Span]:
     """Return the part within reach as a working span, and the part before it as too old."""
-    spans, first = [], piece.from_at
-    if first < reach:
-        found = job.first_time(reach, piece.to_at)
-        spans.append(Span(job, first, found or piece.to_at, Reason.TOO_OLD, ALL))
-        if found is None:
-            return spans
-        first = found
+    first, spans = within_reach(job, piece.from_at, piece.to_at, reach)
+    if first is None:
+        return spans
     cursor, to_at = first, piece.to_at
     if job.catch_up.newest_first:
         cursor = job.last_time(first, to_at) or first
         to_at = cursor + MILLISECOND
     spans.append(Span(job, first, to_at, reason, ALL, WORKING, None, cursor, now))
     return spans
+
+
+def within_reach(
+    job: DueJob, from_at: datetime, to_at: datetime, reach: datetime
+) -> tuple[datetime | None, list[Span]]:
+    """Return the first time of [from_at, to_at) that may still run, and those before it as too old."""
+    if from_at >= reach:
+        return from_at, []
+    first = job.first_time(reach, to_at)
+    return first, [Span(job, from_at, first or to_at, Reason.TOO_OLD, ALL)]
 
 
 def counted(job: DueJob, from_at: datetime, to_at: datetime) -> int:

@@ -12,9 +12,10 @@ from jobs.suspensions.rules import MAX_REASON_LENGTH
 from runs.events import RunIdCollided
 from runs.reasons import Reason
 from runs.scheduler.trigger import overlap
-from runs.scheduler.trigger.decision import Special, TriggerDecision
+from runs.scheduler.trigger.decision import TriggerDecision
 from runs.scheduler.trigger.missed import Span
 from runs.scheduler.trigger.overlap import OverlapDecision
+from runs.scheduler.trigger.overrides import Special
 from runs.sql import Connection, array, hexed, instant, quoted, rows
 from runs.states import FinalState, LiveState, Trigger
 from scheduler_project.sdk.ids import MILLISECOND, milliseconds, run_id
@@ -46,13 +47,9 @@ class NewRun(NamedTuple):
 
 
 WRITTEN: dict[str, Callable[[Any], str]] = {
-    "id": hexed,
-    "job_id": hexed,
-    "planned_at": instant,
-    "available_at": instant,
-    "target_key": quoted,
-    "reason": quoted,
-    "wake_at": instant,
+    **dict.fromkeys(("id", "job_id"), hexed),
+    **dict.fromkeys(("planned_at", "available_at", "wake_at"), instant),
+    **dict.fromkeys(("target_key", "reason"), quoted),
 }
 
 
@@ -99,7 +96,7 @@ def new_runs(
         if not done.left or found.job.id not in done.left:
             presumed = overlap.SOMETHING if found.job.busy else overlap.NOTHING
             others = unfinished.get(found.job.id, presumed)
-            done.new += _born(found, _free_times(found, taken), others, now)
+            done.new += _runs_of(found, _free_times(found, taken), others, now)
     done.new.sort(key=lambda run: run.id.int)
     return done
 
@@ -115,7 +112,7 @@ def _free_times(found: TriggerDecision, taken: Collection[UUID]) -> list[datetim
     ]
 
 
-def _born(
+def _runs_of(
     found: TriggerDecision, times: Sequence[datetime], others: overlap.Unfinished, now: datetime
 ) -> Iterable[NewRun]:
     job = found.job

@@ -5,8 +5,6 @@ from datetime import datetime
 from jobs.suspensions.rules import SuspensionRow, SuspensionSet
 from runs.sql import Connection, change, rows
 
-__all__ = ["SuspensionRow", "SuspensionSet", "end_suspension", "lock_over_suspension", "read_suspensions"]
-
 
 def read_suspensions(connection: Connection, until: datetime) -> SuspensionSet:
     """Return the suspensions that have begun by then; one that is over stays until it is settled."""

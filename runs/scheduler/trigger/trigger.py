@@ -16,11 +16,12 @@ from jobs.models import COUNTING_WITHOUT_GATE
 from jobs.suspensions.rules import SuspensionSet
 from runs.events import Event, JobParked, RunsCreated, emit
 from runs.reasons import Reason
-from runs.scheduler.partitions.lock_session import LostLocks
+from runs.scheduler.partitions.lock_session import refuse_other_session
 from runs.scheduler.trigger import missed_spans as spans
-from runs.scheduler.trigger.decision import ChangedTime, TriggerDecision, decide, note_all
+from runs.scheduler.trigger.decision import TriggerDecision, decide, note_all
 from runs.scheduler.trigger.due_job import DueJob
 from runs.scheduler.trigger.new_runs import collisions, insert_runs, new_runs
+from runs.scheduler.trigger.overrides import ChangedTime
 from runs.scheduler.trigger.suspensions import read_suspensions
 from runs.sql import Connection, array, change, hexed, instant, rows
 from runs.states import Trigger
@@ -76,8 +77,7 @@ def trigger_due(
     """
     with connection.transaction():
         session, now = rows(connection, "session_and_time")[0]
-        if pid is not None and session != pid:
-            raise LostLocks(LostLocks.__doc__)
+        refuse_other_session(session, pid)
         done = Triggered(now)
         if not slices:
             return done
@@ -138,7 +138,12 @@ def _settle(connection: Connection, due: dict[UUID, datetime], done: Triggered) 
             )
         except Exception as error:  # a schedule that raises is parked, whatever it raises
             _park(connection, job, f"The next time cannot be reckoned: {error}", done)
-    _write_or_halve(connection, decisions, suspensions, done)
+    halve(
+        connection,
+        decisions,
+        lambda some: _write(connection, some, suspensions, done),
+        lambda found, note: _park(connection, found.job, note, done),
+    )
 
 
 def due_jobs(
@@ -163,17 +168,6 @@ def changes_of(connection: Connection, due: Mapping[UUID, datetime]) -> dict[UUI
     for job, *row in rows(connection, "changes_of_clocks", values):
         changes.setdefault(job, []).append(ChangedTime(*row))
     return changes
-
-
-def _write_or_halve(
-    connection: Connection, decisions: Sequence[TriggerDecision], suspensions: SuspensionSet, done: Triggered
-) -> None:
-    halve(
-        connection,
-        decisions,
-        lambda some: _write(connection, some, suspensions, done),
-        lambda found, note: _park(connection, found.job, note, done),
-    )
 
 
 def halve(

@@ -13,7 +13,8 @@ from jobs.services.definition import delete_job, edit_job
 from jobs.services.status import cancel_job
 from runs.models import LiveRun, MissedSpan, Run
 from runs.scheduler.catch_up import catch_up
-from runs.scheduler.catch_up.catch_up import CaughtUp, catch_up_once, foresee_gap, settle_gap
+from runs.scheduler.catch_up.catch_up import catch_up_once, foresee_gap, settle_gap
+from runs.scheduler.catch_up.caught_up import CaughtUp
 from runs.scheduler.partitions.lock_session import LostLocks
 from runs.scheduler.trigger.missed import MAX_COUNTED
 from runs.scheduler.trigger.trigger import trigger_due

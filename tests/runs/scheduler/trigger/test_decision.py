@@ -16,16 +16,10 @@ from hypothesis import strategies as st
 from jobs.models import Effect, SuspensionKind
 from jobs.suspensions.rules import SuspensionRow, SuspensionSet
 from runs.reasons import Reason
-from runs.scheduler.trigger.decision import (
-    ChangedTime,
-    TriggerDecision,
-    decide,
-    next_clock,
-    note_all,
-    settle_missed,
-)
+from runs.scheduler.trigger.decision import TriggerDecision, decide, note_all, settle_missed
 from runs.scheduler.trigger.due_job import DueJob
 from runs.scheduler.trigger.missed import ALL, OPEN, SETTLED, WORKING, Span
+from runs.scheduler.trigger.overrides import ChangedTime, next_clock
 
 START = datetime(2026, 11, 18, 12, tzinfo=timezone.utc)
 SECOND = timedelta(seconds=1)

@@ -8,7 +8,8 @@ from django.db import connection
 
 from auditlog.models import AuditEntry
 from jobs.models import Effect, Suspension, SuspensionKind, Tenant
-from runs.scheduler.trigger.suspensions import SuspensionSet, end_suspension, read_suspensions
+from jobs.suspensions.rules import SuspensionSet
+from runs.scheduler.trigger.suspensions import end_suspension, read_suspensions
 from tests.support.factories import make_pool, make_suspension, make_tenant, now
 
 pytestmark = pytest.mark.django_db
