@@ -34,13 +34,7 @@ class AuditEntryAdmin(LongListAdmin):
     search_fields = ("actor", "object_id")
     search_help_text = "Search by actor or by id of the object"
     ordering = ("-id",)
-    fields = (
-        ("when", "actor_column", "address"),
-        ("action", "about", "request_id"),
-        "reason",
-        "before_column",
-        "after_column",
-    )
+    more_fields = (("address", "request_id"), "before_column", "after_column")
 
     when = column("at (UTC)", lambda entry: on_one_line(f"{entry.at:%-d %b %Y %H:%M:%S}"))
     tenant = column("tenant", lambda entry: entry.tenant_slug)

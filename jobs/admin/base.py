@@ -21,6 +21,9 @@ else:
     from unfold.admin import ModelAdmin as Admin
 
 
+COLUMNS_IN_A_ROW = 3
+
+
 class UncountedChangeList(ChangeList):  # type: ignore[misc]
     """Do not count the rows that a list has without its filters."""
 
@@ -101,10 +104,10 @@ class TenantScopedAdmin(StrictLookupAdmin):
         return may_act(request, None, Role.VIEWER)
 
     def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return may_act(request, self.tenant_of(obj), Role.VIEWER)
+        return self.allows(request, obj, Role.VIEWER)
 
     def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return self.needed is not None and may_act(request, self.tenant_of(obj), self.needed)
+        return self.needed is not None and self.allows(request, obj, self.needed)
 
     has_add_permission = has_change_permission
 
@@ -116,7 +119,11 @@ class TenantScopedAdmin(StrictLookupAdmin):
         row = self.get_object(request, object_id) if object_id else None
         if object_id and row is None:
             return False
-        return may_act(request, self.tenant_of(row), Role.OPERATOR)
+        return self.allows(request, row, Role.OPERATOR)
+
+    def allows(self, request: HttpRequest, row: Any, needed: Role) -> bool:
+        """Check the user's role in the tenant of a row, or in any tenant where there is no row."""
+        return may_act(request, self.tenant_of(row), needed)
 
     def get_actions_detail(self, request: HttpRequest, object_id: Any) -> list[Any]:
         """Return the buttons that apply to the row now."""
@@ -159,6 +166,17 @@ class ReadOnlyAdmin(TenantScopedAdmin):
     """Show rows that the platform alone writes."""
 
     needed = None
+    # What the page of a row shows below the columns of the list; empty: the fields of the model instead.
+    more_fields: tuple[str | tuple[str, ...], ...] = ()
+
+    def get_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
+        if not self.more_fields:
+            return super().get_fields(request, obj)
+        columns: Any = self.list_display
+        rows = (
+            columns[first : first + COLUMNS_IN_A_ROW] for first in range(0, len(columns), COLUMNS_IN_A_ROW)
+        )
+        return [*rows, *self.more_fields]
 
 
 class LongListAdmin(ReadOnlyAdmin):

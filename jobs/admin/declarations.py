@@ -20,7 +20,7 @@ class DeclarationAdmin(ReadOnlyAdmin):
     search_fields = ("name",)
     list_select_related = ("tenant", "pool")
     ordering = ("-declared_at",)
-    fields = (("name", "tenant", "pool"), "spec_column", ("declared", "state"), "error")
+    more_fields = ("spec_column",)
 
     spec_column = json_column("spec", "declared as")
     state = column("state", lambda declaration: state_label(declaration, "applied"))
@@ -32,13 +32,7 @@ class RunRequestAdmin(LongListAdmin):
     list_filter = related("tenant", "job")
     list_select_related = ("tenant", "pool", "job")
     ordering = ("-requested_at",)
-    fields = (
-        ("key", "tenant", "pool"),
-        ("job", "run"),
-        "spec_column",
-        ("requested", "planned", "state"),
-        "error",
-    )
+    more_fields = ("run", "spec_column")
 
     spec_column = json_column("spec", "request")
     state = column("state", lambda request: state_label(request, "created"))

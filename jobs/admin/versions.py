@@ -12,13 +12,7 @@ class JobVersionAdmin(LongListAdmin):
     list_select_related = ("job",)
     ordering = ("-id",)
     sortable_by = None
-    fields = (
-        ("job", "version"),
-        "target_column",
-        ("schedule_column", "overlap"),
-        ("timeout_column", "retry_column", "max_concurrency"),
-        ("created", "created_by"),
-    )
+    more_fields = ("target_column", ("timeout_column", "retry_column", "max_concurrency"))
 
     schedule_column = column("schedule", lambda version: schedule_text(version.job, version))
     target_column = json_column("target")

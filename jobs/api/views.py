@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from django.db.models import Model
+from django.db.models import Model, QuerySet
 from rest_framework.generics import GenericAPIView, ListAPIView, RetrieveAPIView
 from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
+from jobs.api.authentication import tenant_of
 from jobs.api.idempotency import StoredResponse
 from jobs.api.requests import answer_once
 from jobs.validation.rows import first_or_missing
@@ -17,6 +18,9 @@ from jobs.validation.rows import first_or_missing
 class ResourceView(GenericAPIView[Any]):
     # Where OpenAPI lists the operations of the view.
     tag: ClassVar[str] = ""
+
+    def get_queryset(self) -> QuerySet[Any]:
+        return super().get_queryset().filter(tenant=tenant_of(self.request))
 
     def answer(self, found: object, status: int = 200) -> Response:
         return Response(self.get_serializer(found).data, status=status)

@@ -24,10 +24,8 @@ class AttemptAdmin(LongListAdmin):
     list_filter = (WindowFilter, *by_choice("outcome"), *related("tenant"))
     ordering = ("-id",)
     prefetched = ("tenant",)
-    fields = (
-        ("run_column", "number", "claim_seq"),
-        ("outcome_column", "next_state", "exit_code"),
-        ("started", "duration", "worker_name"),
+    more_fields = (
+        ("claim_seq", "next_state", "exit_code"),
         ("error_class", "error_type", "fingerprint"),
         "error_line",
     )

@@ -32,13 +32,7 @@ class CeleryFiringAdmin(OperatorAdmin):
     search_help_text = "The full name of a periodic task or of a Celery task, or the id of a message"
     ordering = ("-planned_at",)
     sortable_by = ()
-    fields = (
-        ("name", "task", "task_id"),
-        ("planned", "missed", "state_column"),
-        ("claimed", "sent", "scheduler"),
-        ("message_id",),
-        ("error",),
-    )
+    more_fields = (("claimed", "task_id"), "message_id")
 
     planned = moment_column("planned_at")
     state_column = label_column("state", COLOURS)

@@ -19,7 +19,7 @@ class QueueAdmin(ReadOnlyAdmin):
     list_select_related = ("pool", "tenant")
     search_fields = ("broker_queue",)
     ordering = ("id",)
-    fields = (("broker_queue", "pool", "tenant"), ("reason_column", "limits"), ("queued", "created_at"))
+    more_fields = ("created_at",)
 
     reason_column = column(
         "blocked by", lambda queue: queue.reason and label(describe(queue.reason), WARNING), ordering="reason"

@@ -32,14 +32,7 @@ class RedriveAdmin(LongListAdmin):
     ordering = ("-created_at", "-id")
     actions_row = ["stop"]
     actions_detail = ["stop"]
-    fields = (
-        ("fingerprint", "tenant", "state_column"),
-        ("made", "remaining", "refused"),
-        "last_refusal",
-        ("per_minute", "requested_by", "reason"),
-        ("created_at", "ended_at", "ended_by"),
-        "input_column",
-    )
+    more_fields = ("last_refusal", "reason", ("ended_at", "ended_by"), "input_column")
 
     started = column("started", lambda redrive: link(page_of(redrive), moment(redrive.created_at)))
     group_column = column("error", lambda redrive: link(letters_of(redrive), redrive.fingerprint))

@@ -62,13 +62,7 @@ class SchedulerNodeAdmin(OperatorAdmin):
     ordering = ("-last_seen_at",)
     sortable_by = ("name", "seen", "started")
     search_fields = ("host",)
-    fields = (
-        ("host", "pid"),
-        ("condition_column", "job_slices", "pools", "runs_recovery"),
-        ("trigger", "dispatch", "recovery", "celery_beat"),
-        "totals",
-        ("clock", "seen", "started", "left"),
-    )
+    more_fields = ("trigger", "dispatch", "recovery", "celery_beat", "totals", "left")
 
     name = column("scheduler", str, ordering="host")
     condition_column = column("state", lambda node: condition_label(node, database_now()))

@@ -1,6 +1,7 @@
 """Workers in the admin: their state, their busy slots and how far their clocks are off."""
 
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from django.db.models import QuerySet
@@ -44,13 +45,7 @@ class WorkerNodeAdmin(ReadOnlyAdmin):
     list_select_related = ("pool", "tenant")
     search_fields = ("name", "host")
     ordering = ("-last_beat_at",)
-    fields = (
-        ("pool", "of_tenant", "state_column", "occupancy"),
-        ("beat", "lease_column", "held_back", "clock"),
-        "known_targets",
-        ("host", "pid", "region", "version"),
-        ("started", "incarnation"),
-    )
+    more_fields = (("lease_column", "held_back"), "known_targets", ("pid", "region", "incarnation"))
     change_form_outer_before_template = "runs/worker_page.html"
 
     of_tenant = column("tenant", lambda node: str(node.tenant) if node.tenant else "all", ordering="tenant")
@@ -63,13 +58,17 @@ class WorkerNodeAdmin(ReadOnlyAdmin):
     started = moment_column("started_at")
 
     def page_context(self, request: HttpRequest, row: Any) -> dict[str, Any]:
+        ended = partial(list_of, Attempt, worker__exact=row.pk, window=LATELY)
         return {
             "worker": row,
             "claims": [claim_in_a_line(live) for live in self.claims(request, row)],
             "links": [
                 link(list_of(LiveRun, worker=row.pk), "All its running runs"),
-                link(list_of(Attempt, worker__exact=row.pk, window=LATELY), "Attempts of the last hour"),
-                *(link(ended(row, how), f"Attempts that {words}") for how, words in WENT_WRONG.items()),
+                link(ended(), "Attempts of the last hour"),
+                *(
+                    link(ended(outcome__exact=how), f"Attempts that {what}")
+                    for how, what in WENT_WRONG.items()
+                ),
             ],
         }
 
@@ -94,7 +93,3 @@ def claim_in_a_line(live: LiveRun) -> dict[str, Any]:
         "tenant": live.tenant,
         "took": took(live.claimed_at, None),
     }
-
-
-def ended(node: WorkerNode, outcome: str) -> str:
-    return list_of(Attempt, worker__exact=node.pk, outcome__exact=outcome, window=LATELY)

@@ -131,7 +131,7 @@ class DeadGroup(ListView):
 
     def get_queryset(self) -> QuerySet[DeadLetter]:
         group = read_fingerprint(self.kwargs["fingerprint"])
-        return super().get_queryset().filter(tenant=tenant_of(self.request), fingerprint=group)
+        return super().get_queryset().filter(fingerprint=group)
 
     def filter_queryset(self, letters: QuerySet[Any]) -> QuerySet[Any]:
         filtered = super().filter_queryset(letters)

@@ -83,13 +83,10 @@ class Redrives(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
     queryset = Redrive.objects.all()
     serializer_class = RedriveSerializer
 
-    def get_queryset(self) -> QuerySet[Redrive]:
-        return super().get_queryset().filter(tenant=tenant_of(self.request))
-
     def get_object(self) -> Redrive:
         given: str = self.kwargs["redrive_id"]
-        redrives = self.get_queryset().filter(pk=read_id(given))
-        return first_or_missing(redrives, f"there is no redrive {given[:60]}")
+        found: QuerySet[Redrive] = self.get_queryset().filter(pk=read_id(given))
+        return first_or_missing(found, f"there is no redrive {given[:60]}")
 
     @operation(
         "stop_redrive",

@@ -3,6 +3,7 @@
 from hashlib import sha256
 from typing import Any
 
+from django.db.models import QuerySet
 from drf_spectacular.utils import extend_schema_field, extend_schema_view
 from rest_framework import serializers
 from rest_framework.mixins import ListModelMixin, RetrieveModelMixin
@@ -29,7 +30,6 @@ from jobs.validation.schema import MAYBE_INSTANT, text
 from runs import history
 from runs.api.run_filters import STATES, RunFilters, RunOfJobFilters
 from runs.api.serializers import ABOUT_REASON, ABOUT_REASON_TEXT, ERROR, EndErrorField
-from runs.history import RunHistory
 from runs.models import Run
 from runs.reasons import code_of, describe
 from runs.services import runs as services
@@ -120,9 +120,6 @@ class Runs(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
     queryset = history.runs()
     serializer_class = RunSerializer
 
-    def get_queryset(self) -> RunHistory:
-        return history.runs().of(tenant_of(self.request))
-
     def get_object(self) -> Run:
         return find_run(self.request, self.kwargs["run_id"])
 
@@ -163,7 +160,7 @@ class RunsOfJob(Runs):
     tag = "jobs"
     filterset_class = RunOfJobFilters
 
-    def get_queryset(self) -> RunHistory:
+    def get_queryset(self) -> QuerySet[Run]:
         return super().get_queryset().filter(job=find_job(self.request, self.kwargs["job_id"]))
 
     @operation(
