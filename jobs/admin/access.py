@@ -28,10 +28,8 @@ class PlatformAdmin(TenantScopedAdmin):
 
     formfield_overrides = {ArrayField: {"widget": UnfoldAdminTextInputWidget}}
 
-    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return is_superuser(request)
-
-    has_add_permission = has_change_permission
+    def allows(self, request: HttpRequest, row: Any, needed: Role) -> bool:
+        return is_superuser(request) or (needed == Role.VIEWER and super().allows(request, row, needed))
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         stored = type(obj).objects.filter(pk=obj.pk).first() if change else None

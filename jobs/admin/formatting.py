@@ -1,6 +1,7 @@
 """Format instants, lengths of time, states and specs for the admin."""
 
 import json
+import math
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -22,6 +23,8 @@ STATUS_COLOURS = {
     JobStatus.UNRUNNABLE: BAD,
 }
 NOTHING = "–"
+# Lengths of time below so many seconds are told in this unit of so many.
+UNITS = ((120, "s", 1), (7200, "min", 60), (172_800, "h", 3600), (math.inf, "days", 86_400))
 
 
 def status_label(job: Job) -> SafeString:
@@ -52,13 +55,8 @@ def brief(length: timedelta) -> str:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 10:
         return f"{seconds:.1f} s"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} min"
-    if seconds < 172_800:
-        return f"{seconds / 3600:.0f} h"
-    return f"{seconds / 86_400:.0f} days"
+    name, unit = next((name, unit) for below, name, unit in UNITS if seconds < below)
+    return f"{seconds / unit:.0f} {name}"
 
 
 def schedule_text(job: Job, spec: JobVersion) -> str:

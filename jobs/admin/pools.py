@@ -63,9 +63,6 @@ class PoolAdmin(PlatformAdmin):
             return everybody
         return [*everybody[:4], *(["known_tasks"] if obj else []), "shared", "tenants", "broker"]
 
-    def has_operate_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
-        return is_superuser(request)
-
     def hidden_buttons(self, row: Any) -> set[str]:
         return {"pause"} if pools.pauses(row).exists() else {"resume"}
 
