@@ -143,7 +143,9 @@ class Import:
         if found is None:
             return None
         row, task = found
-        known = self._known(row)
+        key: dict[str, Any] = {"tenant": self.tenant, "source": self.rows.source, "task_id": task_id}
+        records = ImportedTask.objects.select_related("job").select_for_update(of=("self",))
+        known = records.filter(**key).first()
         if known is not None and known.switched_off_at is not None and not row["enabled"]:
             note = CUT_SHORT if _was_cut_short(known.job) else "it is switched off in favour of its job"
             return Done(row["name"], UNCHANGED, [note])
@@ -155,20 +157,12 @@ class Import:
             return Done(row["name"], REFUSED, ["there is a job of that name already: rename one of the two"])
         except DomainError as refused:
             return Done(row["name"], REFUSED, [hinted(str(refused), refused.hint)])
-        record, _ = ImportedTask.objects.update_or_create(
-            tenant=self.tenant,
-            source=self.rows.source,
-            task_id=row["id"],
-            defaults={"name": row["name"], "job": job, "undone_at": None},
-        )
+        values = {"name": row["name"], "job": job, "undone_at": None}
+        record, _ = ImportedTask.objects.update_or_create(**key, defaults=values)
         if self.switch_off and row["enabled"]:
             self._switch_off(record, task)
             what = UPDATED if what == UNCHANGED else what
         return Done(row["name"], what, translation.notes, translation.spec)
-
-    def _known(self, row: Json) -> ImportedTask | None:
-        records = ImportedTask.objects.select_related("job").select_for_update(of=("self",))
-        return records.filter(tenant=self.tenant, source=self.rows.source, task_id=row["id"]).first()
 
     def _write(self, row: Json, translation: Translation, known: ImportedTask | None) -> tuple[str, Job]:
         job = known.job if known is not None else None

@@ -120,12 +120,11 @@ class CeleryPublisher:
         if self._connection is None and not self.is_ready():
             raise Away(Away.__doc__)
         known: Any = self.app.tasks.get(message.task)
-        timing: dict[str, Any] = {"retry": False}
+        given = {"task_id": str(message.message_id), "producer": self._producer, **options, "retry": False}
         if self._speaks(AMQP):
-            timing["confirm_timeout"] = CONFIRM_SECONDS
+            given["confirm_timeout"] = CONFIRM_SECONDS
         lost = (*self._connection.recoverable_connection_errors, OperationalError, TimeoutError)
         try:
-            given = {"task_id": str(message.message_id), "producer": self._producer, **options, **timing}
             if not self.knows_queues and self._speaks(AMQP):
                 self._see_to_queue(options.get("queue") or self.app.conf.task_default_queue)
                 given["declare"] = []

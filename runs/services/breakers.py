@@ -51,8 +51,7 @@ def close_breaker(job: Job, reason: str = "") -> Breaker:
     breaker.save(update_fields=["state", "failures", "opened_at", "probe_at", "probe", "changed_at"])
     release_broken(django_session(), [job.pk], MAX_RELEASED)
     breaker.refresh_from_db()
-    after = audit_snapshot(breaker)
-    record(Action.BREAKER_CLOSED, job, before=before, after=after, reason=reason)
+    record(Action.BREAKER_CLOSED, job, before=before, after=audit_snapshot(breaker), reason=reason)
     return breaker
 
 

@@ -81,13 +81,10 @@ def _common(job: Job, version: JobVersion, pool_id: int, now: datetime) -> Itera
     for suspension in suspensions_of(job, now):
         end = f" until {as_text(suspension.over_at)}" if suspension.over_at else ""
         note = f": {suspension.note}" if suspension.note else ""
-        yield Obstacle(
-            ObstacleCode.SUSPENSION,
-            f"{suspension.word}{end}{note}",
-            f"/api/v1/{suspension.kind}s/{suspension.id}",
-            "its end, or lifting it" if suspension.over_at else "lifting it",
-            Suspension(pk=suspension.id),
-        )
+        link = f"/api/v1/{suspension.kind}s/{suspension.id}"
+        remedy = "its end, or lifting it" if suspension.over_at else "lifting it"
+        detail, subject = f"{suspension.word}{end}{note}", Suspension(pk=suspension.id)
+        yield Obstacle(ObstacleCode.SUSPENSION, detail, link, remedy, subject)
     queues = Queue.objects.filter(pool=pool_id, tenant=job.tenant_id).select_related("pool")
     if queue := queues.exclude(reason__in=NOT_HELD).first():
         detail = f"your queue in the pool {queue.pool.slug} cannot go: {describe(queue.reason)}"
@@ -117,9 +114,6 @@ def _runs(job: Job) -> Iterator[Obstacle]:
     counts = held.values_list("state", "reason").annotate(Count("pk")).order_by("state", "reason")
     for state, reason, count in counts:
         runs = "1 run waits" if count == 1 else f"{count} runs wait"
-        yield Obstacle(
-            ObstacleCode(state),
-            f"{runs}: {describe(reason) or 'for its next try'}",
-            f"/api/v1/runs?job={job.pk}&state={state}",
-            unblocked_by(reason),
-        )
+        detail = f"{runs}: {describe(reason) or 'for its next try'}"
+        link = f"/api/v1/runs?job={job.pk}&state={state}"
+        yield Obstacle(ObstacleCode(state), detail, link, unblocked_by(reason))

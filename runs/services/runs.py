@@ -157,12 +157,7 @@ def _lock_run(run: Run) -> dict[str, Any] | None:
 
 
 def insert_run(
-    job: Job,
-    locked: Json,
-    trigger: Trigger,
-    given: object,
-    request: bytes = b"",
-    finished: Run | None = None,
+    job: Job, locked: Json, trigger: Trigger, given: object, request: bytes = b"", finished: Run | None = None
 ) -> Run:
     """Make a run of a locked job, or of a finished run: of its version and planned time, and points to it."""
     now = database_now()

@@ -24,7 +24,8 @@ ALLOWED = {
     "runs/admin/run_detail.py": "how long a run has taken so far, for a reader",
     "scheduler_project/standalone/demo_tasks.py": "what a demo prints",
     "runs/api/worker_protocol.py": "this host's clock, corrected by how far the database's is from it",
-    "runs/targets/http/call.py": "an HTTP date of another machine is compared with ours",
+    "runs/targets/http/answer.py": "an HTTP date of another machine is compared with ours",
+    "runs/targets/http/call.py": "a signature names the instant at which it was made",
     "scheduler_project/admin/dashboard.py": "how long ago, in words, for a reader",
 }
 # A worker knows no other clock than its machine's; what it decides it decides by CLOCK_BOOTTIME.

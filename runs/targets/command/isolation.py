@@ -126,13 +126,12 @@ def sandboxed(files: ExitStack, options: Options) -> tuple[Options, list[int]]:
     words = bubblewrap.arguments(LAUNCHER, settings.COMMAND_FOLDERS, hidden, tmp, network)
     words += ["--seccomp", str(refused_calls)]
     arguments = kept_open(files, written_file("arguments", os.fsencode("\0".join(words)) + b"\0"))
-    limits = [(name, value) for name, value in options if name not in ("hide", "tmp", "network")]
     of_sandbox = [
         ("bwrap", str(shutil.which(bubblewrap.PROGRAM))),
         ("arguments", str(arguments)),
         ("launcher", bubblewrap.LAUNCHER),
     ]
-    return [*limits, *of_sandbox], [refused_calls, arguments]
+    return [*options, *of_sandbox], [refused_calls, arguments]
 
 
 def kept_open(files: ExitStack, file: int) -> int:

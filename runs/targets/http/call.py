@@ -1,16 +1,11 @@
 """Execute an HTTP target: a request that cannot reach what only the worker should (`ssrf.py`)."""
 
 import json
-import math
 import re
 import ssl
 import time
-import zlib
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
-from email.utils import parsedate_to_datetime
 from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,22 +16,18 @@ from django.conf import settings
 
 from jobs.spec.targets.http import MAX_TIMEOUT, METHODS, MIN_TIMEOUT, is_connection_header, is_platform_header
 from jobs.validation import durations
+from runs.targets.http.answer import beginning_of, judge, result_of
 from runs.targets.http.signature import MAX_KEYS, SIGNATURE, keys_in, signature
 from runs.targets.http.ssrf import CheckedAddresses
-from scheduler_project.sdk.outcomes import PERMANENT, TRANSIENT, PermanentError
-from scheduler_project.sdk.targets.registry import TargetCall, TargetFailed, WaitForCallback
+from scheduler_project.sdk.outcomes import PermanentError
+from scheduler_project.sdk.targets.registry import TargetCall, WaitForCallback
 
 CONNECT_TIMEOUT = 10.0
-LOGGED_BODY = 10_000
-# A JSON answer up to this size is kept as the run's result.
-KEPT_ANSWER = 2_000
 ACCEPTED = 202
 CALLBACK = "Beatkeeper-Callback"
-TRIED_AGAIN = (408, 425, 429)
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 HEADER_VALUE = re.compile(r"([!-~]([ \t!-~]*[!-~])?)?")
-AUTO_DETECTED = zlib.MAX_WBITS | 32
-# All that another host gets of the job.s headers: they hold no credentials.
+# All that another host gets of the job's headers: they hold no credentials.
 FOR_ANY_HOST = ("accept", "accept-language", "content-type", "user-agent")
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -64,12 +55,11 @@ def execute(attempt: TargetCall) -> dict[str, Any]:
     target = attempt.target
     call, most = first_call(attempt), int(target.get("redirects") or 0)
     ends_at = time.monotonic() + seconds_for(attempt)
-    answer, text = made(attempt, call, ends_at)
-    for _ in range(most):
-        if not answer.has_redirect_location:
+    for hops_left in range(most, -1, -1):
+        answer, text = made(attempt, call, ends_at)
+        if not hops_left or not answer.has_redirect_location:
             break
         call = redirected(call, answer.headers["location"], answer.status_code)
-        answer, text = made(attempt, call, ends_at)
     judge(answer, target.get("expect"), most)
     if answer.status_code == ACCEPTED and (patience := patience_of(target)):
         raise WaitForCallback(patience)
@@ -174,9 +164,7 @@ def made(attempt: TargetCall, call: SignedCall, ends_at: float) -> tuple[httpx.R
     began = time.monotonic()
     try:
         with client(attempt.claim.allowed_hosts, ends_at) as http:
-            with http.stream(
-                call.method, call.url, headers=call.headers(), content=call.body or None
-            ) as answer:
+            with http.stream(call.method, call.url, headers=call.headers(), content=call.body) as answer:
                 text = beginning_of(answer)
     except (httpx.InvalidURL, httpx.LocalProtocolError, UnicodeError):
         # Their messages may quote what they refuse, and that may be a secret.
@@ -226,80 +214,6 @@ def for_stranger(call: SignedCall, before: str) -> SignedCall:
     given = {name: value for name, value in call.given.items() if name.lower() in FOR_ANY_HOST}
     ours = {name: value for name, value in call.ours.items() if not name.startswith(CALLBACK)}
     return replace(call, given=given, ours=ours, keys=())
-
-
-def judge(answer: httpx.Response, expected: Iterable[int] | None, most_redirects: int) -> None:
-    status = answer.status_code
-    if status in expected if expected else 200 <= status < 300:
-        return
-    again = status in TRIED_AGAIN or status >= 500
-    line = f"The target answered {status} {answer.reason_phrase}".strip()
-    if answer.has_redirect_location:
-        line += f"; it redirects more than {most_redirects} times" if most_redirects else ""
-        line += "" if most_redirects else "; redirects are not followed"
-    wait = retry_after(answer.headers.get("retry-after")) if again else None
-    raise TargetFailed(TRANSIENT if again else PERMANENT, f"HTTP {status}", line, retry_after=wait)
-
-
-def result_of(answer: httpx.Response, text: str, attempt: TargetCall) -> dict[str, Any]:
-    """Return the result, with a small JSON answer; anything else is in the log."""
-    result: dict[str, Any] = {"status": answer.status_code}
-    kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if len(text) <= KEPT_ANSWER and (kind == "application/json" or kind.endswith("+json")):
-        with suppress(ValueError, RecursionError):
-            result["answer"] = json.loads(attempt.log.masked(text))
-    return result
-
-
-def beginning_of(response: httpx.Response) -> str:
-    """Read as much of the answer as is kept.
-
-    The status has come, and it alone says whether the call succeeded: a body that breaks off or is badly encoded must
-    not have the call made again.
-    """
-    read, note = b"", ""
-    try:
-        for chunk in response.iter_raw():
-            read += chunk
-            if len(read) >= LOGGED_BODY:
-                break
-    except httpx.HTTPError as error:
-        note = f"\nThe answer broke off: {type(error).__name__}"
-    return decoded(unpacked(read[:LOGGED_BODY], response), response.charset_encoding) + note
-
-
-def unpacked(data: bytes, response: httpx.Response) -> bytes:
-    """Unpack no more than is kept: a few bytes may unpack to gigabytes."""
-    packing = response.headers.get("content-encoding", "identity").strip().lower()
-    if packing in ("gzip", "x-gzip", "deflate"):
-        try:
-            return zlib.decompressobj(AUTO_DETECTED).decompress(data, LOGGED_BODY)
-        except zlib.error:
-            return f"{len(data)} bytes that are not {packing}".encode()
-    return data
-
-
-def decoded(data: bytes, charset: str | None) -> str:
-    try:
-        return data.decode(charset or "utf-8", "replace")
-    except (LookupError, ValueError):
-        return data.decode("utf-8", "replace")
-
-
-def retry_after(value: str | None) -> float | None:
-    """Return the seconds to wait, from seconds or a date; None for anything else, or a number too large."""
-    if not value:
-        return None
-    if value.strip().isdecimal():
-        seconds = float(value)
-        return seconds if math.isfinite(seconds) else None
-    try:
-        at = parsedate_to_datetime(value)
-    except (ValueError, OverflowError):
-        return None
-    if at.tzinfo is None:
-        at = at.replace(tzinfo=timezone.utc)
-    return max(0.0, (at - datetime.now(timezone.utc)).total_seconds())
 
 
 def without_secrets(url: str) -> str:

@@ -25,6 +25,7 @@ import pytest
 
 from runs.targets.http import call as http
 from runs.targets.http import ssrf as addresses
+from runs.targets.http.answer import retry_after
 from runs.targets.http.call import execute
 from runs.targets.http.ssrf import AddressRefused, CheckedAddresses, is_public
 from scheduler_project.sdk.ledger.callback_token import token_of
@@ -207,19 +208,19 @@ def test_retry_after_is_honoured(call: Caller, server: Server) -> None:
     ],
 )
 def test_retry_after_is_seconds_or_a_date(value: str | None, expected: float | None) -> None:
-    assert http.retry_after(value) == expected
+    assert retry_after(value) == expected
 
 
 def test_retry_after_may_be_a_date_to_come(call: Caller, server: Server) -> None:
     at = datetime.now(timezone.utc) + timedelta(seconds=90)
-    seconds = http.retry_after(format_datetime(at, usegmt=True))
+    seconds = retry_after(format_datetime(at, usegmt=True))
     assert seconds is not None and 80 < seconds <= 90
 
 
 @pytest.mark.parametrize("value", ["Fri, 31 Dec 9999 23:59:59 GMT", "9" * 30])
 def test_a_retry_after_of_years_is_obeyed_for_days(value: str) -> None:
     failed = stated_failure("transient", "HTTP 503", "busy", now_utc(), now_utc())
-    requested = replace(failed, retry_after=http.retry_after(value))
+    requested = replace(failed, retry_after=retry_after(value))
     assert verdict_on(requested, 1, {}).delay == MAX_REQUESTED_DELAY
 
 
