@@ -4,7 +4,7 @@ import heapq
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -56,7 +56,10 @@ class Tasks:
         """Read the tasks that others have changed since the last time, and return how many."""
         *numbers, schedules = rows(self.connection, "celery_prints", {"slices": self._slices})[0]
         schedules_changed = schedules != self._schedules
-        if not schedules_changed and numbers == self._numbers():
+        known = self.known.values()
+        # As the statement summarizes the rows.
+        sums = [len(known), sum(task.id for task in known), sum(task.id * task.version for task in known)]
+        if not schedules_changed and numbers == sums:
             return 0
         versions: dict[int, int] = dict(rows(self.connection, "celery_versions", {"slices": self._slices}))
         for gone in self.known.keys() - versions.keys():
@@ -80,11 +83,6 @@ class Tasks:
         task = self.known.get(task_id)
         return task is not None and task.version == version
 
-    def _numbers(self) -> list[int]:
-        """Summarize the known tasks as the statement `celery_prints` does."""
-        known = self.known.values()
-        return [len(known), sum(task.id for task in known), sum(task.id * task.version for task in known)]
-
     def take(self, task: Task, until: datetime | None = None) -> None:
         """Keep the task as it is now and drop what was known of it; nothing is to be decided before `until`."""
         self.known[task.id] = task
@@ -104,10 +102,6 @@ class Tasks:
 
     def next_at(self) -> datetime | None:
         return self._heap[0][0] if self._heap else None
-
-    def later(self, task: Task, now: datetime, seconds: float) -> None:
-        """Decide about the task later: another session has its row, or changed it; by then it will be read again."""
-        heapq.heappush(self._heap, (now + timedelta(seconds=seconds), task.id, task.version))
 
     @contextmanager
     def refusing(self, task: Task) -> Iterator[None]:

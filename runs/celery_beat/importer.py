@@ -20,9 +20,10 @@ from psycopg.rows import dict_row
 
 from jobs.clock import database_now
 from jobs.errors import DomainError, DuplicateName, hinted
-from jobs.models import ImportedTask, Job, JobClock, JobStatus, JobVersion, Pool, Tenant
-from jobs.schedules import Interval, next_after, parse
+from jobs.models import ImportedTask, Job, JobClock, JobStatus, Pool, Tenant
+from jobs.schedules import Interval, next_after
 from jobs.services.definition import create_job, edit_job
+from jobs.services.occurrences import schedule_of
 from jobs.services.status import pause_job, resume_with
 from jobs.spec.targets.celery import is_reserved
 from jobs.validation.checks import Json
@@ -198,7 +199,7 @@ def _compared(job: Job) -> tuple[Any, ...]:
 
 def _in_step(job: Job, spec: Json) -> Json:
     """Keep an interval's rhythm: it continues as its job does, and its row counts from its own last run."""
-    present = JobVersion.objects.get(job=job, version=job.version).schedule or {}
+    present = job.spec.schedule or {}
     wanted = spec["schedule"]
     if "every" not in wanted or present.get("every") != wanted["every"] or "start" not in present:
         return spec
@@ -279,12 +280,8 @@ def _take_untriggered(record: ImportedTask) -> datetime | None:
 
 def _last_time(job: Job) -> datetime:
     """Return where the row goes on after its job's times: an interval in its rhythm, all else from the pause."""
-    paused_at = job.status_at
-    spec = JobVersion.objects.get(job=job, version=job.version)
-    schedule = (
-        parse(spec.schedule, str(job.pk)) if spec.schedule and "calendar" not in spec.schedule else None
-    )
+    schedule = schedule_of(job.spec)
     if not isinstance(schedule, Interval):
-        return paused_at
-    following = next_after(schedule, paused_at, anchor=spec.anchor_at)
-    return following - schedule.every if following is not None else paused_at
+        return job.status_at
+    following = next_after(schedule, job.status_at, anchor=job.spec.anchor_at)
+    return following - schedule.every if following is not None else job.status_at

@@ -23,7 +23,7 @@ OPEN_SECONDS = 1.0
 BROKER_SECONDS = 0.5
 FORGET_SECONDS = 60.0
 # A row in somebody's hands is looked at again.
-AGAIN_SECONDS = 0.2
+AGAIN = timedelta(seconds=0.2)
 MAX_CLAIMED = 100
 # Published between two writes: so many may have arrived, unknown to us, when a scheduler is killed.
 MAX_PUBLISHING = 20
@@ -106,7 +106,8 @@ class CeleryBeatLoop(SliceHolder):
         claimed = {done.task_id: done for done in self.firings.claim(decisions)} if decisions else {}
         for task, _ in decisions:
             if (done := claimed.get(task.id)) is None:
-                self.tasks.later(task, now, AGAIN_SECONDS)
+                # Another session has its row, or changed it: by then it will be read again.
+                self.tasks.take(task, now + AGAIN)
                 self._glanced_at = 0.0
                 continue
             task.version, task.enabled = done.version, done.enabled
