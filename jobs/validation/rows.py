@@ -12,10 +12,10 @@ from jobs.errors import DuplicateName, Missing
 Row = TypeVar("Row", bound=Model)
 
 
-def first_or_missing(rows: QuerySet[Row], detail: str = "") -> Row:
+def first_or_missing(rows: QuerySet[Row], detail: str = "", hint: str = "") -> Row:
     found = rows.first()
     if found is None:
-        raise Missing(detail)
+        raise Missing(detail, hint=hint)
     return found
 
 

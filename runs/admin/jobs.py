@@ -81,9 +81,8 @@ class JobWithRunsAdmin(JobAdmin):
         return (*super().get_list_filter(request), BreakerFilter)
 
     def hidden_buttons(self, row: Any) -> set[str]:
-        breaker = breakers.breaker_of(row)
         hidden = super().hidden_buttons(row)
-        if breaker is None or breaker.state == BreakerState.CLOSED:
+        if not breakers.not_closed().filter(job=row).exists():
             hidden.add("close_breaker")
         return hidden | {"run_now"} if row.status == JobStatus.CANCELLED else hidden
 

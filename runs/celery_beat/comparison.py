@@ -50,10 +50,7 @@ class Comparison:
 def shadow(rows: HostRows, wanted: ImportOptions, length: timedelta) -> Iterator[Comparison]:
     """Compare every row with the job that it would become now."""
     now = database_now()
-    for task_id in rows.ids():
-        if (found := rows.read(task_id)) is None:
-            continue
-        row, task = found
+    for row, task in rows.all():
         try:
             spec = translate(row, task, now, wanted).spec
         except NotImportable as why:

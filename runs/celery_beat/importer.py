@@ -7,9 +7,9 @@ active until it is run again; only when both are committed is the row noted as g
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -75,6 +75,9 @@ class HostRows:
             found = cursor.execute(SQL["rows_to_import"], {"tasks": [task_id]}).fetchall()
         return (found[0], task_of(found[0])) if found else None
 
+    def all(self) -> Iterator[tuple[Json, Task]]:
+        yield from filter(None, map(self.read, self.ids()))
+
     def lock(self, task_id: int) -> bool:
         return bool(rows(self.connection, "lock_row", {"task": task_id}))
 
@@ -112,8 +115,7 @@ def missing_exports(tenant: Tenant, rows: HostRows, wanted: ImportOptions) -> li
     """Return tasks of the rows that the pool does not export; their jobs are refused until it does."""
     pool = Pool.objects.open_to(tenant).filter(slug=wanted.pool).first()
     exported = set(pool.exported_tasks) if pool is not None else set()
-    found = (rows.read(task_id) for task_id in rows.ids())
-    tasks = {row["task"] for row, _ in filter(None, found)}
+    tasks = {row["task"] for row, _ in rows.all()}
     return sorted(task for task in tasks - exported if not is_reserved(task))
 
 
@@ -124,7 +126,6 @@ class Import:
     rows: HostRows
     dry_run: bool = True
     switch_off: bool = False
-    sleep: Callable[[float], None] = field(default=time.sleep, repr=False)
 
     def run(self) -> Iterator[Done]:
         yield from filter(None, map(self._one, self.rows.ids()))
@@ -135,7 +136,7 @@ class Import:
                 with self.rows.together(self.dry_run):
                     return self._import(task_id)
             except DueNow:
-                self.sleep(AGAIN_SECONDS)
+                time.sleep(AGAIN_SECONDS)
 
     def _import(self, task_id: int) -> Done | None:
         if self.switch_off and not self.dry_run and not self.rows.lock(task_id):

@@ -29,10 +29,6 @@ class BreakerIsClosed(Conflict):
     code = "breaker_is_closed"
 
 
-def breaker_of(job: Job) -> Breaker | None:
-    return Breaker.objects.filter(job=job).first()
-
-
 def not_closed() -> QuerySet[Breaker]:
     """Return breakers that hold the runs of their jobs, or let one of them try."""
     return Breaker.objects.exclude(state=BreakerState.CLOSED)

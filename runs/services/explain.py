@@ -91,9 +91,8 @@ def _common(job: Job, version: JobVersion, pool_id: int, now: datetime) -> Itera
         yield Obstacle(ObstacleCode.QUEUE, detail, unblocked_by=unblocked_by(queue.reason), subject=queue)
     if unknown := availability.warning(version.target, job.pool, job.tenant):
         yield Obstacle(ObstacleCode.TARGET, unknown, unblocked_by=Reason.UNKNOWN_TARGET.unblocked_by)
-    breaker = breakers.breaker_of(job)
-    if breaker is not None and (words := breakers.describe(breaker)):
-        link = f"/api/v1/jobs/{job.pk}/breaker"
+    for breaker in breakers.not_closed().filter(job=job):
+        words, link = breakers.describe(breaker), f"/api/v1/jobs/{job.pk}/breaker"
         yield Obstacle(ObstacleCode.BREAKER, words, link, Reason.BREAKER.unblocked_by)
 
 

@@ -131,12 +131,11 @@ def _start(request: RunRequest) -> None:
 def _declared_job(request: RunRequest) -> Job:
     """Return the declared job, of which a run at once is one more, with its own input."""
     name = request.spec.get("name")
-    jobs = Job.objects.of(request.tenant).select_related("tenant", "pool")
-    job = jobs.filter(name=name, pool=request.pool).first()
-    if job is None:
-        hint = "declare it first: start a worker, or run `beatkeeper apply`"
-        raise Missing(f"there is no job {abbreviate(name)} in the pool {request.pool}", hint=hint)
-    return job
+    jobs = (
+        Job.objects.of(request.tenant).select_related("tenant", "pool").filter(name=name, pool=request.pool)
+    )
+    missing = f"there is no job {abbreviate(name)} in the pool {request.pool}"
+    return first_or_missing(jobs, missing, "declare it first: start a worker, or run `beatkeeper apply`")
 
 
 def _check_reach(request: RunRequest) -> None:

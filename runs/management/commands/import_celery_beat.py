@@ -117,10 +117,9 @@ class Command(BaseCommand):
             if found.differences:
                 how_many += f", {len(found.differences)} are not"
             self.stdout.write(f"{found.name}: {how_many}")
-            for number, different in enumerate(found.differences):
-                unexplained += different.rule == UNEXPLAINED
-                if number < MAX_SHOWN:
-                    by = "celery beat" if different.by_celery else "the job"
-                    self.stdout.write(f"    {different.at.isoformat()} only by {by}: {different.rule}")
+            unexplained += sum(different.rule == UNEXPLAINED for different in found.differences)
+            for different in found.differences[:MAX_SHOWN]:
+                by = "celery beat" if different.by_celery else "the job"
+                self.stdout.write(f"    {different.at.isoformat()} only by {by}: {different.rule}")
         if unexplained:
             raise CommandError(f"{unexplained} differences have no explanation: please look at these rows")

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from io import StringIO
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -203,7 +204,9 @@ def test_a_job_of_the_same_name_is_left_alone(host: HostProject, tenant: Tenant)
     assert lines(output, "hourly").startswith("not imported") and "of that name already" in output
 
 
-def test_a_row_whose_time_is_just_now_is_waited_for(host: HostProject, tenant: Tenant) -> None:
+def test_a_row_whose_time_is_just_now_is_waited_for(
+    host: HostProject, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whoever serves it sends it; then it is the job's turn."""
     add(host, "minutely", interval_id=interval(host, 60), last_run_at=now(host) - timedelta(seconds=61))
     slept = []
@@ -212,8 +215,9 @@ def test_a_row_whose_time_is_just_now_is_waited_for(host: HostProject, tenant: T
         slept.append(seconds)
         host.rows("UPDATE django_celery_beat_periodictask SET last_run_at = last_run_at + interval '60 s'")
 
+    monkeypatch.setattr("runs.celery_beat.importer.time", SimpleNamespace(sleep=sent_meanwhile))
     with rows_at(host.url) as rows:
-        (done,) = Import(tenant, ImportOptions("default"), rows, False, True, sleep=sent_meanwhile).run()
+        (done,) = Import(tenant, ImportOptions("default"), rows, False, True).run()
     assert slept == [AGAIN_SECONDS] and done.what == "created"
     assert not host.task("minutely")["enabled"] and clock("minutely") > now(host)
 
