@@ -50,18 +50,16 @@ class Firings:
     owner: UUID = field(default_factory=uuid4)
     scheduler: str = field(default_factory=lambda: f"{socket.gethostname()} {os.getpid()}")
 
-    def __post_init__(self) -> None:
-        self.database = self.connection.info.dbname
-
     def claim(self, decisions: Sequence[tuple[Task, Fire | Disable]]) -> list[MovedTask]:
         """Claim or switch off those that are unchanged; the others were changed, or another scheduler has them."""
+        database = self.connection.info.dbname
         values = self._mine(
             tasks=[task.id for task, _ in decisions],
             versions=[task.version for task, _ in decisions],
             planned=array((one.planned_at for _, one in decisions), instant),
             missed=array((one.missed_since for _, one in decisions), instant),
             messages=[
-                one.planned_at and message_id(self.database, task, one.planned_at) for task, one in decisions
+                one.planned_at and message_id(database, task, one.planned_at) for task, one in decisions
             ],
         )
         return [MovedTask(*row) for row in rows(self.connection, "claim_firings", values)]

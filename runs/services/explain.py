@@ -52,8 +52,22 @@ class Obstacle(NamedTuple):
 def obstacles_of_job(job: Job, now: datetime) -> Iterator[Obstacle]:
     """Name all obstacles of a job, the widest first."""
     yield from _common(job, job.spec, job.pool_id, now)
-    yield from _status(job)
-    yield from _runs(job)
+    if job.status != JobStatus.ACTIVE:
+        note = f": {job.status_note}" if job.status_note else ""
+        until = f" until {as_text(job.paused_until)}" if job.paused_until else ""
+        detail = f"the job is {job.status}{until}{note}"
+        remedy = STATUS_UNBLOCKED_BY.get(JobStatus(job.status), "")
+        yield Obstacle(ObstacleCode.STATUS, detail, unblocked_by=remedy)
+    elif job.clock.next_run_at is None:
+        detail = "it has no planned times: it runs on demand only"
+        yield Obstacle(ObstacleCode.SCHEDULE, detail, unblocked_by="running it now, or a schedule")
+    held = LiveRun.objects.filter(job=job, state__in=(LiveState.BLOCKED, LiveState.DELAYED))
+    counts = held.values_list("state", "reason").annotate(Count("pk")).order_by("state", "reason")
+    for state, reason, count in counts:
+        runs = "1 run waits" if count == 1 else f"{count} runs wait"
+        detail = f"{runs}: {describe(reason) or 'for its next try'}"
+        link = f"/api/v1/runs?job={job.pk}&state={state}"
+        yield Obstacle(ObstacleCode(state), detail, link, unblocked_by(reason))
 
 
 def obstacles_of_run(run: Run, now: datetime) -> Iterator[Obstacle]:
@@ -94,25 +108,3 @@ def _common(job: Job, version: JobVersion, pool_id: int, now: datetime) -> Itera
     for breaker in breakers.not_closed().filter(job=job):
         words, link = breakers.describe(breaker), f"/api/v1/jobs/{job.pk}/breaker"
         yield Obstacle(ObstacleCode.BREAKER, words, link, Reason.BREAKER.unblocked_by)
-
-
-def _status(job: Job) -> Iterator[Obstacle]:
-    if job.status != JobStatus.ACTIVE:
-        note = f": {job.status_note}" if job.status_note else ""
-        until = f" until {as_text(job.paused_until)}" if job.paused_until else ""
-        detail = f"the job is {job.status}{until}{note}"
-        remedy = STATUS_UNBLOCKED_BY.get(JobStatus(job.status), "")
-        yield Obstacle(ObstacleCode.STATUS, detail, unblocked_by=remedy)
-    elif job.clock.next_run_at is None:
-        detail = "it has no planned times: it runs on demand only"
-        yield Obstacle(ObstacleCode.SCHEDULE, detail, unblocked_by="running it now, or a schedule")
-
-
-def _runs(job: Job) -> Iterator[Obstacle]:
-    held = LiveRun.objects.filter(job=job, state__in=(LiveState.BLOCKED, LiveState.DELAYED))
-    counts = held.values_list("state", "reason").annotate(Count("pk")).order_by("state", "reason")
-    for state, reason, count in counts:
-        runs = "1 run waits" if count == 1 else f"{count} runs wait"
-        detail = f"{runs}: {describe(reason) or 'for its next try'}"
-        link = f"/api/v1/runs?job={job.pk}&state={state}"
-        yield Obstacle(ObstacleCode(state), detail, link, unblocked_by(reason))
