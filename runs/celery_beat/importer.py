@@ -207,55 +207,46 @@ def _in_step(job: Job, spec: Json) -> Json:
     return {**spec, "schedule": {**wanted, "start": present["start"]}}
 
 
-@dataclass
-class Undo:
-    """The way back: jobs are paused, and the rows that were switched off for them go on."""
-
-    tenant: Tenant
-    rows: HostRows
-    dry_run: bool = True
-
-    def run(self) -> Iterator[Done]:
-        records = ImportedTask.objects.filter(
-            tenant=self.tenant, source=self.rows.source, undone_at=None
-        ).order_by("task_id")
-        yield from map(self._one, records)
-
-    def _one(self, record: ImportedTask) -> Done:
-        with self.rows.together(self.dry_run):
-            done = self._give_back(record)
-        if not self.dry_run:
+def undo(tenant: Tenant, rows: HostRows, dry_run: bool) -> Iterator[Done]:
+    """Go the way back: pause the jobs, and let the rows that were switched off for them go on."""
+    records = ImportedTask.objects.filter(tenant=tenant, source=rows.source, undone_at=None)
+    for record in records.order_by("task_id"):
+        with rows.together(dry_run):
+            done = _give_back(rows, record)
+        if not dry_run:
             # Unless the row was imported again meanwhile.
             as_it_was = ImportedTask.objects.filter(pk=record.pk, switched_off_at=record.switched_off_at)
             as_it_was.update(undone_at=database_now(), switched_off_at=None, untriggered_at=None)
-        return done
+        yield done
 
-    def _give_back(self, record: ImportedTask) -> Done:
-        there = self.rows.lock(record.task_id)
-        record.refresh_from_db(from_queryset=ImportedTask.objects.select_for_update(of=("self",)))
-        job, notes = record.job, list[str]()
-        was_at_work = job.status == JobStatus.ACTIVE and job.deleted_at is None
-        goes_on = there and record.switched_off_at is not None and (was_at_work or _was_cut_short(job))
-        missed = _take_untriggered(record) if goes_on else None
-        if was_at_work:
-            job = pause_job(job, IS_GIVEN_BACK)
-        if not there:
-            notes.append("its row was deleted: the job is paused, and nothing runs it")
-        elif goes_on:
-            last = self._before(record.task_id, missed) if missed else _last_time(job)
-            switched = {"task": record.task_id, "enabled": True, "last_run_at": last}
-            change(self.rows.connection, "switch_row", switched)
-        elif record.switched_off_at is not None:
-            notes.append(f"its job is {job.status}, so its row stays switched off")
-        return Done(record.name, GIVEN_BACK, notes)
 
-    def _before(self, task_id: int, at: datetime) -> datetime:
-        """Return a last run after which the row's next time is this one."""
-        found = self.rows.read(task_id)
-        with suppress(Unservable):
-            if found is not None and isinstance(found[1].times, Every):
-                return at - found[1].times.length
-        return at - MILLISECOND
+def _give_back(rows: HostRows, record: ImportedTask) -> Done:
+    there = rows.lock(record.task_id)
+    record.refresh_from_db(from_queryset=ImportedTask.objects.select_for_update(of=("self",)))
+    job, notes = record.job, list[str]()
+    was_at_work = job.status == JobStatus.ACTIVE and job.deleted_at is None
+    goes_on = there and record.switched_off_at is not None and (was_at_work or _was_cut_short(job))
+    missed = _take_untriggered(record) if goes_on else None
+    if was_at_work:
+        job = pause_job(job, IS_GIVEN_BACK)
+    if not there:
+        notes.append("its row was deleted: the job is paused, and nothing runs it")
+    elif goes_on:
+        last = _before(rows, record.task_id, missed) if missed else _last_time(job)
+        switched = {"task": record.task_id, "enabled": True, "last_run_at": last}
+        change(rows.connection, "switch_row", switched)
+    elif record.switched_off_at is not None:
+        notes.append(f"its job is {job.status}, so its row stays switched off")
+    return Done(record.name, GIVEN_BACK, notes)
+
+
+def _before(rows: HostRows, task_id: int, at: datetime) -> datetime:
+    """Return a last run after which the row's next time is this one."""
+    found = rows.read(task_id)
+    with suppress(Unservable):
+        if found is not None and isinstance(found[1].times, Every):
+            return at - found[1].times.length
+    return at - MILLISECOND
 
 
 def _was_cut_short(job: Job) -> bool:

@@ -67,7 +67,7 @@ class Command(BaseCommand):
                 if options["shadow"]:
                     self._compare(shadow(rows, wanted, timedelta(hours=options["hours"])))
                 elif options["undo"]:
-                    self._report(importer.Undo(tenant, rows, options["dry_run"]).run())
+                    self._report(importer.undo(tenant, rows, options["dry_run"]))
                 else:
                     dry_run, off = not options["apply"], options["disable_imported"]
                     results = importer.Import(tenant, wanted, rows, dry_run, off).run()

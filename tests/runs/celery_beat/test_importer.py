@@ -17,7 +17,7 @@ from auditlog.models import AuditEntry
 from jobs.models import ImportedTask, Job, JobClock, JobStatus, Tenant
 from jobs.services.status import pause_job
 from runs.celery_beat.due_tasks import read_tasks
-from runs.celery_beat.importer import AGAIN_SECONDS, HostRows, Import, Undo, rows_at
+from runs.celery_beat.importer import AGAIN_SECONDS, HostRows, Import, rows_at, undo
 from runs.celery_beat.schedules import first_time
 from runs.celery_beat.translation import ImportOptions
 from runs.models import Run
@@ -383,6 +383,6 @@ def test_the_services_know_their_own_records(host: HostProject, tenant: Tenant) 
     command("--apply", "--disable-imported")
     other = make_tenant(slug="other")
     with rows_at(host.url) as rows:
-        assert list(Undo(other, rows, dry_run=False).run()) == []
+        assert list(undo(other, rows, dry_run=False)) == []
     pause_job(job("hourly"), "by hand")
     assert "stays switched off" in command("--undo")
