@@ -8,11 +8,8 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-import psycopg
-from psycopg.rows import dict_row
-
 from runs.celery_beat.schedules import Task, Unservable, times_of, wake_at
-from runs.sql import SQL, Connection, rows
+from runs.sql import Connection, records, rows
 
 logger = logging.getLogger(__name__)
 
@@ -27,8 +24,7 @@ COLUMNS = (
 
 
 def read_tasks(connection: Connection, tasks: Sequence[int]) -> list[Task]:
-    with psycopg.Cursor(connection, row_factory=dict_row) as cursor:
-        return [task_of(row) for row in cursor.execute(SQL["celery_tasks"], {"tasks": list(tasks)})]
+    return [task_of(row) for row in records(connection, "celery_tasks", {"tasks": list(tasks)})]
 
 
 def task_of(row: Mapping[str, Any]) -> Task:

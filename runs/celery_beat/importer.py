@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import psycopg
 from django.db import connection as django_connection
 from django.db import transaction
-from psycopg.rows import dict_row
 
 from jobs.clock import database_now
 from jobs.errors import DomainError, DuplicateName, hinted
@@ -32,7 +31,7 @@ from runs.celery_beat.schedules import Every, Task, Unservable, first_time
 from runs.celery_beat.source import check_tables
 from runs.celery_beat.translation import ImportOptions, Translation, translate
 from runs.scheduler.partitions.lock_session import options_of
-from runs.sql import SQL, Connection, change, django_session, rows
+from runs.sql import Connection, change, django_session, records, rows
 
 CREATED, UPDATED, UNCHANGED, REFUSED = "created", "updated", "unchanged", "not imported"
 GIVEN_BACK = "given back"
@@ -71,8 +70,7 @@ class HostRows:
         return [task for (task,) in rows(self.connection, "all_rows")]
 
     def read(self, task_id: int) -> tuple[Json, Task] | None:
-        with psycopg.Cursor(self.connection, row_factory=dict_row) as cursor:
-            found = cursor.execute(SQL["rows_to_import"], {"tasks": [task_id]}).fetchall()
+        found = records(self.connection, "rows_to_import", {"tasks": [task_id]})
         return (found[0], task_of(found[0])) if found else None
 
     def all(self) -> Iterator[tuple[Json, Task]]:

@@ -21,7 +21,6 @@ WEEKS = [frozenset(range(start, min(start + 7, 32))) for start in range(1, 32, 7
 # A field that begins with a star restricts together with the other, whatever else it names.
 STARRED_FIRST_DAY = "*/31"
 MAX_PRIORITY, PRIORITY_STEP = 10, 50
-TAG = {"imported-from": "celery-beat"}
 
 
 class NotImportable(DomainError):
@@ -60,7 +59,7 @@ def translate(row: Json, task: Task, now: datetime, wanted: ImportOptions) -> Tr
         "catch_up": {"policy": "last"},
         "retry": {"max_attempts": wanted.max_attempts},
         "priority": _priority(row["priority"]),
-        "tags": TAG,
+        "tags": {"imported-from": "celery-beat"},
     }
     return Translation(spec, notes)
 
@@ -156,8 +155,7 @@ def _seconds(length: timedelta) -> float:
 def _cron(row: Json, cron: Any) -> Json:
     if isinstance(cron, schedules.solar):
         raise NotImportable("it follows the sun, which no job does: leave it where it is; it is served there")
-    hours = _field(row["hour"], 1, sorted(cron.hour))
-    fixed = [_field(row["minute"], 0, sorted(cron.minute)), hours]
+    fixed = [_field(row["minute"], 0, sorted(cron.minute)), _field(row["hour"], 1, sorted(cron.hour))]
     month = _field(row["month_of_year"], 3, sorted(cron.month_of_year))
     days, week_days = frozenset(cron.day_of_month), frozenset(day % 7 for day in cron.day_of_week)
     plain = (_field(row["day_of_month"], 2, sorted(days)), _field(row["day_of_week"], 4, sorted(week_days)))

@@ -31,7 +31,6 @@ from scheduler_project.sdk.secret_values.references import names_in
 
 logger = logging.getLogger(__name__)
 
-FIELDS = ("key", "pool", "spec", "at")
 MAX_KEY_LENGTH = 200
 # Asked for in time and reached late: it runs at once. Earlier than that it was a mistake.
 LATE = timedelta(minutes=1)
@@ -42,7 +41,7 @@ def request_run(tenant: Tenant, pool: Pool, data: object, *, of_key: bool = Fals
 
     `of_key`: the request comes with a worker's key.
     """
-    given = expect_object(data, "", FIELDS)
+    given = expect_object(data, "", ("key", "pool", "spec", "at"))
     spec, key = expect_object(given.get("spec"), "spec"), given.get("key")
     if not isinstance(key, str) or not 1 <= len(key) <= MAX_KEY_LENGTH or not key.isprintable():
         hint = f"1 to {MAX_KEY_LENGTH} printable characters"

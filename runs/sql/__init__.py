@@ -8,7 +8,7 @@ from uuid import UUID
 
 import psycopg
 from django.db import connection as django_connection
-from psycopg.rows import tuple_row
+from psycopg.rows import dict_row, tuple_row
 
 from scheduler_project.sdk.host.database import SQL as HOST
 from scheduler_project.sdk.ledger.postgres import FRAGMENTS
@@ -27,6 +27,12 @@ Row = tuple[Any, ...]
 
 def rows(connection: Connection, name: str, values: Mapping[str, Any] | None = None) -> list[Row]:
     with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
+        return cursor.execute(SQL[name], values).fetchall()
+
+
+def records(connection: Connection, name: str, values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows by the names of their columns."""
+    with psycopg.Cursor(connection, row_factory=dict_row) as cursor:
         return cursor.execute(SQL[name], values).fetchall()
 
 

@@ -7,7 +7,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from jobs.errors import DomainError, hinted
 from jobs.models import Pool, Tenant
-from runs.scheduler.broker.users import BrokerUser, ManagementApi, Rabbitmqctl, make_user, remove_user
+from runs.scheduler.broker.users import ManagementApi, Rabbitmqctl, make_user, remove_user
 
 
 class Command(BaseCommand):
@@ -38,21 +38,19 @@ class Command(BaseCommand):
                 done = "is removed" if broker else "is to be removed: rabbitmqctl delete_user"
                 self.stdout.write(f"The user {user.name} {done}" + ("." if broker else f" {user.name}"))
                 return
-            self._show(make_user(tenant, pool, broker.make if broker else None), done=broker is not None)
+            user = make_user(tenant, pool, broker.make if broker else None)
         except DomainError as refusal:
             raise CommandError(hinted(refusal.detail, refusal.hint)) from None
+        shown = {"user": user.name, "password": user.password, "vhost": user.vhost, "may read": user.read}
+        for name, value in shown.items():
+            self.stdout.write(f"{name:10}{value}")
+        if broker is None:
+            self.stdout.write("\nNothing is changed on the broker yet. There, with the password above:")
+            for line in user.by_hand():
+                self.stdout.write(f"  {line}")
 
     def _broker(self, command: str | None) -> ManagementApi | Rabbitmqctl | None:
         if command:
             return Rabbitmqctl(shlex.split(command))
         url = settings.BROKER_API_URL
         return ManagementApi(url) if url else None
-
-    def _show(self, user: BrokerUser, done: bool) -> None:
-        shown = {"user": user.name, "password": user.password, "vhost": user.vhost, "may read": user.read}
-        for name, value in shown.items():
-            self.stdout.write(f"{name:10}{value}")
-        if not done:
-            self.stdout.write("\nNothing is changed on the broker yet. There, with the password above:")
-            for line in user.by_hand():
-                self.stdout.write(f"  {line}")

@@ -99,10 +99,9 @@ def executable() -> str:
 
 
 def interpreter() -> list[str]:
-    """Return the interpreter's files, not all below its prefix, which may be a home directory."""
+    """Return where the interpreter's files may be, not all below its prefix, which may be a home directory."""
     prefixes = {os.path.realpath(prefix) for prefix in (sys.base_prefix, sys.base_exec_prefix)}
-    folders = [os.path.join(prefix, name) for prefix in prefixes for name in ("lib", "lib64")]
-    return [executable(), *(folder for folder in folders if os.path.isdir(folder))]
+    return [executable(), *(os.path.join(prefix, name) for prefix in prefixes for name in ("lib", "lib64"))]
 
 
 def is_inside(path: str, folders: Iterable[str]) -> bool:

@@ -23,7 +23,6 @@ from scheduler_project.sdk.outcomes import PermanentError
 from scheduler_project.sdk.targets.registry import TargetCall, WaitForCallback
 
 CONNECT_TIMEOUT = 10.0
-ACCEPTED = 202
 CALLBACK = "Beatkeeper-Callback"
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 HEADER_VALUE = re.compile(r"([!-~]([ \t!-~]*[!-~])?)?")
@@ -61,7 +60,7 @@ def execute(attempt: TargetCall) -> dict[str, Any]:
             break
         call = redirected(call, answer.headers["location"], answer.status_code)
     judge(answer, target.get("expect"), most)
-    if answer.status_code == ACCEPTED and (patience := patience_of(target)):
+    if answer.status_code == httpx.codes.ACCEPTED and (patience := patience_of(target)):
         raise WaitForCallback(patience)
     return result_of(answer, text, attempt)
 
@@ -227,9 +226,8 @@ def without_secrets(url: str) -> str:
 def client(allowed_hosts: Iterable[str], ends_at: float) -> httpx.Client:
     """Make a client that ignores the environment's proxy, which would connect in our place, unchecked."""
     transport = httpx.HTTPTransport(verify=tls(), trust_env=False)
-    transport._pool = httpcore.ConnectionPool(
-        ssl_context=tls(), network_backend=CheckedAddresses(allowed_hosts, ends_at)
-    )
+    backend = CheckedAddresses(allowed_hosts, ends_at)
+    transport._pool = httpcore.ConnectionPool(ssl_context=tls(), network_backend=backend)
     seconds = max(0.001, ends_at - time.monotonic())
     limits = httpx.Timeout(seconds, connect=min(seconds, CONNECT_TIMEOUT))
     return httpx.Client(transport=transport, timeout=limits, follow_redirects=False, trust_env=False)
