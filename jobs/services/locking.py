@@ -59,7 +59,7 @@ class LockedJob:
         before = self.audit_snapshot()
         self.set_next(None)
         self.set_status(JobStatus.UNRUNNABLE, note)
-        self.record(Action.JOB_UNRUNNABLE, before, note)
+        self.record(Action.JOB_PARKED, before, note)
 
     def schedule(self) -> Schedule:
         return schedule_of(self.spec)

@@ -180,6 +180,6 @@ WITH parked AS (
 )
 INSERT INTO beatkeeper_audit_entry
     (tenant_id, actor_kind, actor, action, object_type, object_id, before, after, reason, request_id)
-SELECT tenant_id, 'system', 'scheduler', 'job.unrunnable', 'job', id::text, '{"status": "active"}',
+SELECT tenant_id, 'system', 'scheduler', 'job.parked', 'job', id::text, '{"status": "active"}',
        jsonb_build_object('status', 'unrunnable', 'status_note', %(note)s::text), %(note)s, ''
 FROM parked;

@@ -228,7 +228,7 @@ def test_one_whose_schedule_cannot_be_read_is_parked_and_reported() -> None:
     other.refresh_from_db()
     assert job.status == JobStatus.UNRUNNABLE and "Mars/Olympus" in job.status_note
     assert job.paused_until is None and other.status == JobStatus.ACTIVE
-    assert AuditEntry.objects.filter(action="job.unrunnable", object_id=str(job.pk)).count() == 1
+    assert AuditEntry.objects.filter(action="job.parked", object_id=str(job.pk)).count() == 1
     assert MissedSpan.objects.filter(job=job).count() == 1
 
 

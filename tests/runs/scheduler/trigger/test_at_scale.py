@@ -112,7 +112,7 @@ def test_a_poison_job_of_each_kind_among_ten_thousand_costs_nobody_its_time(
         job.refresh_from_db()
         assert (job.status, job.clock.next_run_at) == (JobStatus.UNRUNNABLE, None), kind
         assert MissedSpan.objects.get(job=job).from_at == due - SECOND, kind
-        entry = AuditEntry.objects.get(action="job.unrunnable", object_id=str(job.pk))
+        entry = AuditEntry.objects.get(action="job.parked", object_id=str(job.pk))
         assert entry.reason == job.status_note != "", kind
     assert "Atlantis" in poison["zone gone"].status_note
     assert "no_poison" in poison["refused"].status_note

@@ -341,7 +341,7 @@ class TestPoison:
         assert (poison.status, next_run_at(poison)) == (JobStatus.UNRUNNABLE, None)
         assert "Europe/Atlantis" in poison.status_note
         entry = AuditEntry.objects.get(object_id=str(poison.pk))
-        assert (entry.action, entry.tenant_id) == ("job.unrunnable", poison.tenant_id)
+        assert (entry.action, entry.tenant_id) == ("job.parked", poison.tenant_id)
         span = MissedSpan.objects.get(job=poison)
         # What follows the span is made up for by whoever resumes the job: those times are after `status_at`.
         assert (span.from_at, span.to_at) == (due_at, poison.status_at + MILLISECOND)
