@@ -64,11 +64,6 @@ class ClaimLoop:
         self._owned_slot, self._pid = OwnedSlot.take(self.runtime.table), os.getpid()
         return self._owned_slot
 
-    def release_slot(self) -> None:
-        if owned_slot := self.owned_slot:
-            owned_slot.release()
-        self._owned_slot = None
-
     def work_on_queue(self, queue: WorkQueue, seconds: float) -> int:
         """Execute runs until the queue is empty or the time is over, or one run where runs are counted.
 
@@ -97,7 +92,10 @@ class ClaimLoop:
             owned_slot.abandon()
             self._owned_slot = None
             raise
-        self.release_slot()
+        # A fork of the body's that came back to here leaves the slot to its owner.
+        if self.owned_slot is not None:
+            owned_slot.release()
+        self._owned_slot = None
         if counts_runs:
             self.runtime.table.header.runs_counted += done
         return done
@@ -121,25 +119,21 @@ class ClaimLoop:
             try:
                 return self.runtime.ledger().claim(request, again=again)
             except LedgerUnavailable as error:
+                again = True
                 if time.monotonic() >= until or self.runtime.table.header.fenced:
                     logger.warning(
                         "The ledger does not answer (%s); unconfirmed claims are given back", error
                     )
-                    self._leave_to_guard(request)
-                    return []
-                again = True
+                    break
                 time.sleep(PAUSE)
             except LedgerRefused as refusal:
                 logger.error("%s", refusal)
-                if again:
-                    # The request before may have been granted; so may be the next one, with another key.
-                    self._leave_to_guard(request)
-                return []
+                break
+        if again:
+            # A request before may have been granted; after a refusal so may be the next one, with another key.
+            unconfirmed = unconfirmed_claim(request.incarnation, request.token, request.limit)
+            self.runtime.spool.put_unconfirmed(unconfirmed)
         return []
-
-    def _leave_to_guard(self, request: ClaimRequest) -> None:
-        unconfirmed = unconfirmed_claim(request.incarnation, request.token, request.limit)
-        self.runtime.spool.put_unconfirmed(unconfirmed)
 
     def _execute_batch(
         self, owned_slot: OwnedSlot, interrupts: Interrupts, request: ClaimRequest, claims: Sequence[Claim]
@@ -178,10 +172,8 @@ class ClaimLoop:
         self, owned_slot: OwnedSlot, completed: Mapping[int, CompletedClaim], request: ClaimRequest | None
     ) -> list[Claim]:
         """Report a batch, without what the guard has taken and reports itself; return the next batch."""
-        if request is None:
-            taken = owned_slot.start_report()
-        else:
-            taken = owned_slot.start_report(request.token, request.limit, request.incarnation)
+        requested = (request.token, request.limit, request.incarnation) if request else ()
+        taken = owned_slot.start_report(*requested)
         ours = [one for nth, one in completed.items() if not taken >> nth & 1]
         result = report(self.runtime, ours, request)
         if result is None and request is not None:

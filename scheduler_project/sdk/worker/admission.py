@@ -22,6 +22,7 @@ from ..process import processes
 from ..shared.folder import Runtime
 from ..shared.slot_record import FREE
 from ..shared.wakeup_pipe import WakePipe
+from .wakeup_message import PLAIN_BODY
 from .wakeup_task import NAME, QUEUE_HEADER, queue_named
 
 logger = logging.getLogger(__name__)
@@ -31,12 +32,11 @@ ACKED_AFTER_SECONDS = 60.0
 NO_LIMIT = 10 * 365 * 86_400
 JSON = "application/json"
 NO_ARGUMENTS: Any = ([], {}, {})
-NO_CALLBACKS = '[[], {}, {"callbacks": null, "errbacks": null, "chain": null, "chord": null}]'
 
 
 class Admission(Protocol):
     # How often to look for room; None: the end of a wake-up says that there is some.
-    look_every: float | None
+    look_every: float | None = None
 
     def room(self) -> int:
         """Return how many further runs there is room for."""
@@ -46,15 +46,15 @@ class Admission(Protocol):
 
     def serve(self, queues: Sequence[WorkQueue]) -> None:
         """Serve queues in which runs wait by the ledger's word: no wake-up came for them."""
+        return
 
     def maintain(self) -> None:
         """Do what has to be done now and then."""
+        return
 
 
-class HostPool:
+class HostPool(Admission):
     """Admit wake-ups to the host's own children, one run each."""
-
-    look_every: float | None = None
 
     def __init__(self, c: Any, runtime: Runtime) -> None:
         self.c, self.runtime = c, runtime
@@ -116,22 +116,14 @@ class HostPool:
             self.admit(make_wakeup(queues[number % len(queues)]), lambda: None)
 
     def maintain(self) -> None:
-        self._ack_long_ones(time.monotonic())
-        self._replace_lost_children()
-
-    def _ack_long_ones(self, now: float) -> None:
-        """Ack the wake-ups of long runs, or the broker would end the channel (consumer time-out).
-
-        Celery does not learn of it: its cold shutdown waits for the end of what is acked.
-        """
+        # The wake-ups of long runs are acked, or the broker would end the channel (consumer time-out). Celery does not
+        # learn of it: its cold shutdown waits for the end of what is acked.
         self.acked &= self.running.keys()
         for request, since in self.running.items():
-            if now - since > ACKED_AFTER_SECONDS and request not in self.acked:
+            if time.monotonic() - since > ACKED_AFTER_SECONDS and request not in self.acked:
                 request.on_ack(logger, request.connection_errors)
                 self.acked.add(request)
-
-    def _replace_lost_children(self) -> None:
-        """Have the pool replace dead children now; by itself it does so every five seconds."""
+        # The pool replaces dead children now; by itself it does so every five seconds.
         lost = [request for request in self.running if has_lost_child(request)]
         if lost:
             self.c.pool.maintain_pool()
@@ -159,10 +151,13 @@ class WakeupRequest(Request):
             logger.warning("Wake-ups: the run of wake-up %s is not terminated, it goes on without", self.id)
 
 
-class FeedPool:
-    """Admit wake-ups to the children of the feed beside the worker. The slots say when they are done."""
+class FeedPool(Admission):
+    """Admit wake-ups to the children of the feed beside the worker. The slots say when they are done.
 
-    look_every: float | None = 0.02
+    The children read the ledger's response themselves, so there is nothing to serve.
+    """
+
+    look_every = 0.02
 
     def __init__(self, runtime: Runtime) -> None:
         self.table = runtime.table
@@ -179,18 +174,12 @@ class FeedPool:
             logger.warning("Wake-ups: the feed reads none; the runs wait for a heartbeat to name their queue")
         done()
 
-    def serve(self, queues: Sequence[WorkQueue]) -> None:
-        """Do nothing: the children read the ledger's response themselves."""
-
-    def maintain(self) -> None:
-        pass
-
 
 def make_wakeup(queue: WorkQueue) -> Any:
     """Make a wake-up for a run whose own was lost, wiped out or went to a worker without a free slot."""
     identity = str(uuid4())
     return Message(
-        body=NO_CALLBACKS,
+        body=PLAIN_BODY.decode(),
         content_type=JSON,
         content_encoding="utf-8",
         headers={"task": NAME, "id": identity, QUEUE_HEADER: f"{queue.pool_id}:{queue.tenant_id}"},

@@ -20,7 +20,6 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
 
 from celery import Celery, signals
 from celery.app.utils import find_app
@@ -31,9 +30,6 @@ from ..registry import keeper_of
 from ..shared.folder import Runtime
 from .children import FeedChildren
 from .supervisor import WorkerSupervisor
-
-if TYPE_CHECKING:
-    from ..app import Beatkeeper
 
 POLL = 0.1
 IDLE_BEFORE_LEAVING = 60.0
@@ -127,18 +123,6 @@ class Feed:
         self.stopping = True
 
 
-def supervised_worker(keeper: Beatkeeper, name: str, slots: int) -> WorkerSupervisor:
-    if not keeper.ledger_url:
-        raise SystemExit("No ledger: set BEATKEEPER_URL and BEATKEEPER_API_KEY, or BEATKEEPER_DATABASE_URL")
-    conf = keeper.app.conf
-    config = replace(
-        keeper.config(name, slots, without_wakeups=True),
-        runs_per_child=conf.worker_max_tasks_per_child or 0,
-        memory_per_child=conf.worker_max_memory_per_child or 0,
-    )
-    return WorkerSupervisor(keeper.spool_folder, config)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description="A Beatkeeper worker fed by its ledger, without a broker.")
     parser.add_argument("-A", "--app", default=os.environ.get("CELERY_APP", ""))
@@ -160,7 +144,15 @@ def main() -> None:
         Feed(app, runtime).run()
         return
     app = load_app(options.app, name, level)
-    supervisor = supervised_worker(keeper_of(app), name, options.slots)
+    keeper = keeper_of(app)
+    if not keeper.ledger_url:
+        raise SystemExit("No ledger: set BEATKEEPER_URL and BEATKEEPER_API_KEY, or BEATKEEPER_DATABASE_URL")
+    config = replace(
+        keeper.config(name, options.slots, without_wakeups=True),
+        runs_per_child=app.conf.worker_max_tasks_per_child or 0,
+        memory_per_child=app.conf.worker_max_memory_per_child or 0,
+    )
+    supervisor = WorkerSupervisor(keeper.spool_folder, config)
     Feed(app, supervisor.runtime, supervisor).run()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from celery import Celery
 
 from ..registry import keeper_of
-from ..transport.broker_tls import CheckedConnection, as_the_app_says, tls_trouble, trusts_anybody, with_ca
+from ..transport.broker_tls import CheckedConnection, as_the_app_says, tls_trouble, with_ca
 
 AMQP = "amqp"
 
@@ -26,11 +26,6 @@ def wakeup_connection(app: Celery, **options: Any) -> Any:
 
 def carries_wakeups(app: Celery) -> bool:
     return bool(wakeup_connection(app).transport.driver_type == AMQP)
-
-
-def is_unchecked(connection: Any) -> bool:
-    """Return whether the app accepts any certificate of its broker."""
-    return trusts_anybody(connection.ssl)
 
 
 def connection_trouble(app: Celery, error: Exception) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import ExitStack
 from typing import Any
 
 from celery import bootsteps
@@ -20,8 +21,7 @@ class WakeupConsumer(bootsteps.StartStopStep):
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
     def __init__(self, c: Any, **options: Any) -> None:
-        self.intake: QueueServer | None = None
-        self.loop: EventLoop | None = None
+        self._closing = ExitStack()
         super().__init__(c, **options)
 
     def include_if(self, c: Any) -> bool:
@@ -33,10 +33,12 @@ class WakeupConsumer(bootsteps.StartStopStep):
             logger.info("This broker carries no wake-ups: runs are fetched from the ledger")
         elif runtime.config.keeps_feed:
             self.stop(c)
-            self.loop = EventLoop()
-            self.intake = WakeupIntake(c, self.loop, runtime, FeedPool(runtime))
-            self.intake.start()
-            self.loop.start()
+            loop = EventLoop()
+            self._closing.callback(loop.hub.close)
+            self._serve(WakeupIntake(c, loop.hub, runtime, FeedPool(runtime)))
+            loop.start()
+            # Closed first: it calls nothing of an intake that is closed.
+            self._closing.callback(loop.close)
         elif c.hub is None:
             logger.info("This worker has no event loop: runs are fetched from the ledger without wake-ups")
 
@@ -47,17 +49,16 @@ class WakeupConsumer(bootsteps.StartStopStep):
             return
         self.stop(c)
         pool = HostPool(c, runtime)
-        self.intake = (
-            WakeupIntake(c, hub, runtime, pool) if carries_wakeups(c.app) else QueueServer(hub, runtime, pool)
-        )
-        self.intake.start()
+        if carries_wakeups(c.app):
+            self._serve(WakeupIntake(c, hub, runtime, pool))
+        else:
+            self._serve(QueueServer(hub, runtime, pool))
+
+    def _serve(self, server: QueueServer) -> None:
+        server.start()
+        self._closing.callback(server.close)
 
     def stop(self, c: Any) -> None:
-        if self.loop is not None:
-            self.loop.close()
-            self.loop = None
-        if self.intake is not None:
-            self.intake.close()
-            self.intake = None
+        self._closing.close()
 
     shutdown = stop

@@ -24,10 +24,11 @@ from kombu import Consumer
 
 from ..process import processes
 from ..shared.folder import Runtime
+from ..transport.broker_tls import trusts_anybody
 from .admission import Admission
 from .queue_lookup import CONNECT_TIMEOUT, QueueLookup
 from .queues_with_work import QueueServer
-from .wakeup_connection import connection_trouble, is_unchecked
+from .wakeup_connection import connection_trouble
 from .wakeup_message import ack, problem_with, put_aside, required_headers
 
 logger = logging.getLogger(__name__)
@@ -84,8 +85,10 @@ class WakeupIntake(QueueServer):
         self._finish_lookup()
         if self.runtime.table.header.draining:
             self._give_up_waiting(now - WAITING_SECONDS)
-            if self.connection is not None and not self.waiting:
-                self._cancel()
+            if self.connection is not None and self.consuming and not self.waiting:
+                for consumer in self.consumers.values():
+                    consumer.cancel()
+                self.consuming = set()
             return
         self._look_for_queues(now)
         self._keep_alive(now)
@@ -132,13 +135,11 @@ class WakeupIntake(QueueServer):
     def _use(self, connection: Any) -> None:
         self.connection = connection
         self.counts_each = connection.qos_semantics_matches_spec
-        self.consumers = {}
-        self.consuming = set()
         self._pause = 1.0
         self._socket = connection.connection.sock
         self.hub.add_reader(self._socket, self._readable)
         logger.info("Wake-ups: connected, with room for %d", self.runtime.table.size)
-        if is_unchecked(connection):
+        if trusts_anybody(connection.ssl):
             logger.warning("Wake-ups: the app has no broker's certificate checked (cert_reqs is CERT_NONE)")
 
     def _consume(self, names: Iterable[str]) -> None:
@@ -226,11 +227,6 @@ class WakeupIntake(QueueServer):
             connection.collect(CONNECT_TIMEOUT)
         except Exception:
             logger.debug("Wake-ups: the connection was gone already", exc_info=True)
-
-    def _cancel(self) -> None:
-        for consumer in self.consumers.values() if self.consuming else ():
-            consumer.cancel()
-        self.consuming = set()
 
     # Wake-ups.
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from .wakeup_task import NAME, QUEUE_HEADER, queue_named
@@ -67,17 +69,17 @@ def put_aside(message: Any, why: str) -> None:
     """Reject a message: the broker moves it to the queue of dead messages, for a person to look at."""
     broker_queue = (message.delivery_info or {}).get("routing_key", "")
     logger.warning("Wake-ups: a message in %s cannot be read and is put aside: %s", broker_queue, why)
-    try:
-        if not message.acknowledged:
-            message.reject(requeue=False)
-    except Exception:
-        logger.debug("Wake-ups: a message could not be rejected", exc_info=True)
+    _answer(message, partial(message.reject, requeue=False))
 
 
 def ack(message: Any) -> None:
     """Ack a wake-up; one that cannot be acked comes again, finds no run and is acked then."""
+    _answer(message, message.ack)
+
+
+def _answer(message: Any, answer: Callable[[], Any]) -> None:
     try:
         if not message.acknowledged:
-            message.ack()
+            answer()
     except Exception:
-        logger.debug("Wake-ups: a wake-up could not be acked", exc_info=True)
+        logger.debug("Wake-ups: a message could not be acked or rejected", exc_info=True)
