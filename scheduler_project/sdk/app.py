@@ -119,12 +119,7 @@ class Beatkeeper:
 
     def executor(self, kind: str) -> Callable[[Executor], Executor]:
         """Register the executor for targets of a kind."""
-
-        def add(executor: Executor) -> Executor:
-            self.targets.add(kind, executor)
-            return executor
-
-        return add
+        return partial(self.targets.add, kind)
 
     def known_targets(self) -> list[str]:
         return self.targets.known()

@@ -101,10 +101,8 @@ class ClaimLoop:
         return done
 
     def next_request(self, queue: WorkQueue) -> ClaimRequest:
-        table = self.runtime.table
-        most = min(self.lengths.batch_size(queue), max_batch(table.size))
-        if self.runtime.config.counts_runs:
-            most = 1
+        table, counts_runs = self.runtime.table, self.runtime.config.counts_runs
+        most = 1 if counts_runs else min(self.lengths.batch_size(queue), max_batch(table.size))
         self._known = self._known or self.targets.known()
         return ClaimRequest(table.header.incarnation, base_token(), queue, self._known, most)
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
+
+from celery import Celery
 
 from ..ledger import callback_token
 from ..ledger.interface import Claim
 from ..logs.capture import AttemptLog
 from ..outcomes import UnknownTarget
 from ..shared.owned_slot import OwnedSlot
-
-if TYPE_CHECKING:
-    from celery import Celery
-
 
 MAX_TASK_NAME = 200
 
@@ -92,8 +90,9 @@ class Targets:
         self._app = app
         self._executors: dict[str, Executor] = {}
 
-    def add(self, kind: str, executor: Executor) -> None:
+    def add(self, kind: str, executor: Executor) -> Executor:
         self._executors[kind] = executor
+        return executor
 
     def executor(self, kind: str) -> Executor:
         try:

@@ -88,16 +88,13 @@ class HostPool(Admission):
 
         def settle(*_arguments: Any) -> None:
             done()
-            if self.runtime.table.header.runs_counted != counted:
-                self._continue(message)
+            # A child that counts its runs has done one run of those that wait in the queue: it is served again.
+            queue = queue_named(message.headers.get(QUEUE_HEADER))
+            goes_on = self.runtime.table.header.runs_counted != counted and self.room() > 0
+            if goes_on and queue is not None:
+                self.admit(make_wakeup(queue), lambda: None)
 
         self.c.strategies[NAME](message, None, settle, settle, [self._note_request])
-
-    def _continue(self, message: Any) -> None:
-        """Serve the queue again: a child that counts its runs has done one run of those that wait there."""
-        queue = queue_named(message.headers.get(QUEUE_HEADER))
-        if queue is not None and self.room() > 0:
-            self.admit(make_wakeup(queue), lambda: None)
 
     def _note_request(self, request: Any) -> None:
         """Notify the host of a request: an autoscaler enlarges its pool by it.

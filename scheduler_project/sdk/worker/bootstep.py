@@ -124,12 +124,11 @@ def reason_to_refuse(w: Any, ledger_url: str) -> str:
     if not ledger_url:
         return "no ledger is named (set BEATKEEPER_URL and BEATKEEPER_API_KEY, or BEATKEEPER_DATABASE_URL)."
     if runs_in_process(w):
-        if app_path(w.app):
-            return ""
-        return (
+        unreachable = (
             "its pool cannot stop what runs in it, so runs get processes of their own, which cannot find this app: "
             "start the worker with -A and a module that has it, or use prefork."
         )
+        return "" if app_path(w.app) else unreachable
     if not issubclass(w.pool_cls, (prefork.TaskPool, solo.TaskPool)):
         return (
             f"the pool {w.pool_cls.__module__} is not known; use prefork, threads, gevent, eventlet or solo."

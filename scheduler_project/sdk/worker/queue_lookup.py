@@ -7,7 +7,6 @@ close the channel of all the others.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
 from typing import Any
 
 from .wakeup_connection import wakeup_connection
@@ -15,34 +14,27 @@ from .wakeup_connection import wakeup_connection
 CONNECT_TIMEOUT = 5.0
 
 
-@dataclass
-class QueueLookup:
-    """Has `found` and `connection`, or an `error`, once it is `done`."""
+class QueueLookup(threading.Thread):
+    """Has `found` and `connection`, or an `error`, once it has ended."""
 
-    app: Any
-    names: set[str]
-    connect: bool
-    heartbeat: Any
-    connection: Any = None
-    found: set[str] = field(default_factory=set)
-    error: Exception | None = None
-    done: threading.Event = field(default_factory=threading.Event)
+    def __init__(self, app: Any, names: set[str], connect: bool, heartbeat: Any) -> None:
+        super().__init__(daemon=True)
+        self._app, self._names, self._connect, self._heartbeat = app, names, connect, heartbeat
+        self.connection: Any = None
+        self.found: set[str] = set()
+        self.error: Exception | None = None
 
-    def start(self) -> None:
-        threading.Thread(target=self._look_up, daemon=True).start()
-
-    def _look_up(self) -> None:
+    def run(self) -> None:
         try:
-            with wakeup_connection(self.app, connect_timeout=CONNECT_TIMEOUT) as connection:
-                self.found = existing_queues(connection, self.names)
-            if self.connect:
+            with wakeup_connection(self._app, connect_timeout=CONNECT_TIMEOUT) as connection:
+                self.found = existing_queues(connection, self._names)
+            if self._connect:
                 self.connection = wakeup_connection(
-                    self.app, connect_timeout=CONNECT_TIMEOUT, heartbeat=self.heartbeat
+                    self._app, connect_timeout=CONNECT_TIMEOUT, heartbeat=self._heartbeat
                 )
                 self.connection.connect()
         except Exception as error:
             self.error = error
-        self.done.set()
 
 
 def existing_queues(connection: Any, names: set[str]) -> set[str]:

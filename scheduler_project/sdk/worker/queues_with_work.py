@@ -33,6 +33,7 @@ class QueueServer:
             entry.cancel()
 
     def tick(self) -> None:
+        self.runtime.table.header.looped_at = processes.boottime()
         try:
             self._tick(time.monotonic())
         except Exception as error:
@@ -40,7 +41,6 @@ class QueueServer:
             self._failed(error)
 
     def _tick(self, now: float) -> None:
-        self.runtime.table.header.looped_at = processes.boottime()
         if not self.runtime.table.header.draining:
             self.admission.maintain()
             self.serve_queues()

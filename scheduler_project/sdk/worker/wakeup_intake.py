@@ -22,7 +22,6 @@ import kombu
 from amqp import AccessRefused
 from kombu import Consumer
 
-from ..process import processes
 from ..shared.folder import Runtime
 from ..transport.broker_tls import trusts_anybody
 from .admission import Admission
@@ -81,7 +80,6 @@ class WakeupIntake(QueueServer):
         self._drop_connection()
 
     def _tick(self, now: float) -> None:
-        self.runtime.table.header.looped_at = processes.boottime()
         self._finish_lookup()
         if self.runtime.table.header.draining:
             self._give_up_waiting(now - WAITING_SECONDS)
@@ -100,20 +98,13 @@ class WakeupIntake(QueueServer):
     # Finding queues.
 
     def _look_for_queues(self, now: float) -> None:
-        if self._lookup is not None:
-            return
-        connect = self.connection is None
-        if connect and now < self._connect_at:
-            return
-        response = self.runtime.table.header.responses
-        if not connect and response == self._seen_response:
+        connect, response = self.connection is None, self.runtime.table.header.responses
+        is_due = now >= self._connect_at if connect else response != self._seen_response
+        if self._lookup is not None or not is_due:
             return
         self._seen_response = response
-        names = (
-            {queue.broker_queue for queue in self.runtime.queues() if queue.broker_queue}
-            - self.consuming
-            - self._refused
-        )
+        named = {queue.broker_queue for queue in self.runtime.queues() if queue.broker_queue}
+        names = named - self.consuming - self._refused
         # A queue may be named before its broker queue exists; one that stays away is looked up only now and then.
         fresh = names - self._looked_up
         if connect or fresh or (names and now >= self._lookup_at):
@@ -123,7 +114,7 @@ class WakeupIntake(QueueServer):
 
     def _finish_lookup(self) -> None:
         lookup = self._lookup
-        if lookup is None or not lookup.done.is_set():
+        if lookup is None or lookup.is_alive():
             return
         self._lookup = None
         if lookup.error is not None:
@@ -241,20 +232,19 @@ class WakeupIntake(QueueServer):
     def pump(self) -> None:
         try:
             while self.waiting and self.admission.room() > 0:
-                wakeup = self.waiting.popleft()
-                if self._admit(wakeup.message) and wakeup.acked_early:
-                    ack(wakeup.message)
+                self._admit(self.waiting.popleft())
         except Exception as error:
             self._failed(error)
 
-    def _admit(self, message: Any) -> bool:
+    def _admit(self, wakeup: WaitingWakeup) -> None:
         """Admit a wake-up; put it aside if Celery cannot take it, or the broker would send it again and again."""
         try:
-            self.admission.admit(message, partial(self._done, message))
+            self.admission.admit(wakeup.message, partial(self._done, wakeup.message))
         except Exception as error:
-            put_aside(message, f"Celery does not take it ({type(error).__name__})")
-            return False
-        return True
+            put_aside(wakeup.message, f"Celery does not take it ({type(error).__name__})")
+        else:
+            if wakeup.acked_early:
+                ack(wakeup.message)
 
     def _done(self, message: Any) -> None:
         ack(message)
