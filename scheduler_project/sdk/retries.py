@@ -96,7 +96,7 @@ def max_delay(tries: int, policy: Mapping[str, Any]) -> float:
 
 
 def breaker_failure(outcome: Outcome, state: str | None) -> bool | None:
-    """Tell whether an ended attempt counts as a failure for its job's breaker; None: it says nothing about the job.
+    """Return whether an ended attempt is a failure for its job's breaker; None: it says nothing about the job.
 
     Attempts count, not runs: one run that is tried again and again may open the breaker. A wrong input, a cancel or a
     run that was given back says nothing about the next run.

@@ -17,7 +17,7 @@ MODULE = "command_line_shop"
 
 
 class FakeLink:
-    """The platform with what it has, and what it was told."""
+    """The platform with what it has, and what it was sent."""
 
     def __init__(self) -> None:
         self.known: list[DeclaredJob] = []
@@ -97,7 +97,7 @@ def test_apply_prints_what_changes_and_leaves_the_removed_alone(
 
 
 def test_pruning_needs_its_option(link: FakeLink) -> None:
-    link.known = [known("settle"), known("old"), known("theirs", source="other")]
+    link.known = [known("settle"), known("old"), known("foreign", source="other")]
     assert run("apply", "--prune") == 0
     assert link.declare_calls == [([], [], ["old"])]
 

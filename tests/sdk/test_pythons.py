@@ -37,10 +37,10 @@ class OtherPythonStage(CeleryStage):
 
 @pytest.fixture
 def stage(version: str, tmp_path: Path, broker_url: str) -> Iterator[OtherPythonStage]:
-    asked = OTHERS if version == OLDEST else [version]
-    version, interpreter = next(((one, python) for one in asked if (python := found(one))), ("", None))
+    tried = OTHERS if version == OLDEST else [version]
+    version, interpreter = next(((one, python) for one in tried if (python := found(one))), ("", None))
     if interpreter is None:
-        pytest.skip(f"this machine has no Python {' or '.join(asked)}")
+        pytest.skip(f"this machine has no Python {' or '.join(tried)}")
     processes = ProcessesOf(tmp_path, interpreter)
     stage = OtherPythonStage(processes, tmp_path, broker_url)
     stage.site = with_celery(interpreter, version)

@@ -32,8 +32,8 @@ from tests.support.api_client import Caller
 from tests.support.certificates import OwnCA
 from tests.support.factories import make_key, make_pool, make_worker
 from tests.support.processes import Processes
+from tests.system.leaking_tasks import digest
 from tests.system.platform import AT_ONCE, Platform, Worker, our_connection
-from tests.system.telling_tasks import digest
 from tests.system.test_remote_worker import NOT_ITS_OWN
 from tests.system.trace_search import Traces
 
@@ -41,7 +41,7 @@ USES = (
     *("HEADER", "BODY", "URL", "SIGN", "CALLBACK", "ENV", "KWARG", "INPUT", "RETRY"),
     *("REMOTE_KWARG", "REMOTE_INPUT", "REMOTE_RETRY"),
 )
-TELLS = "tests.tells"
+TELLS = "tests.leaks"
 FAIL = ("env", "kwarg", "remote_kwarg")
 # The body of a call tells it to the far side alone, by a signature.
 NEVER_TOLD = "sign"
@@ -142,7 +142,7 @@ class Scene:
         env: dict[str, Any] = dict.fromkeys((*NOT_ITS_OWN, "ENCRYPTION_KEYS"))
         env |= {"BEATKEEPER_URL": f"https://localhost:{port}", "BEATKEEPER_CA_FILE": str(ca.ca)}
         env |= {"BEATKEEPER_API_KEY": key, "SAMPLE_POOL": ""}
-        return self.platform.worker(app="tests.system.telling_tasks", slots=1, **env)
+        return self.platform.worker(app="tests.system.leaking_tasks", slots=1, **env)
 
     def job(self, name: str, target: dict[str, Any], **more: Any) -> Job:
         spec = {"name": name, "target": target, "retry": ONCE, "overlap": "allow_all", **more}
@@ -253,7 +253,7 @@ def test_no_secret_is_found_anywhere_after_real_runs(
     platform = scene.platform
     scheduler = platform.scheduler()
     workers = [
-        platform.worker(app=app, slots=1) for app in ("tests.system.telling_tasks", "scheduler_project")
+        platform.worker(app=app, slots=1) for app in ("tests.system.leaking_tasks", "scheduler_project")
     ]
     workers.append(scene.remote_worker(api_port, own_ca))
     for worker in workers:

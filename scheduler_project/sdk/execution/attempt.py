@@ -102,7 +102,7 @@ def call(attempt: TargetCall, targets: Targets, interrupts: Interrupts, started_
 
 
 def ends_process(error: BaseException) -> bool:
-    """Return whether a pool's child was asked to end, by a handler that raises the signal's number as an exit code.
+    """Return whether a pool's child was signalled to end, by a handler that raises the signal's number as an exit code.
 
     That is no outcome of the body, which might be tried again in the same child; the guard reports it.
     """

@@ -100,7 +100,7 @@ def signal_group(group: int, leader_start: int, number: signal.Signals) -> bool:
 
 
 def kill_tree(pid: int, start: int, spared: Collection[int] = ()) -> bool:
-    """Kill a process with all it started, but not the `spared` ones and theirs.
+    """Kill a process with all it started, but not the `spared` ones and what those started.
 
     Returns False if it is gone: then what it started has no parent any more to be found by.
     """

@@ -82,7 +82,7 @@ class WakeupIntake(QueueServer):
     def _tick(self, now: float) -> None:
         self._finish_lookup()
         if self.runtime.table.header.draining:
-            self._give_up_waiting(now - WAITING_SECONDS)
+            self._ack_overdue(now - WAITING_SECONDS)
             if self.connection is not None and self.consuming and not self.waiting:
                 for consumer in self.consumers.values():
                     consumer.cancel()
@@ -93,7 +93,7 @@ class WakeupIntake(QueueServer):
         self.admission.maintain()
         self.pump()
         self.serve_queues()
-        self._give_up_waiting(now)
+        self._ack_overdue(now)
 
     # Finding queues.
 
@@ -250,7 +250,7 @@ class WakeupIntake(QueueServer):
         ack(message)
         self.hub.call_soon(self.pump)
 
-    def _give_up_waiting(self, now: float) -> None:
+    def _ack_overdue(self, now: float) -> None:
         """Ack wake-ups for which no slot became free: the next response names their queues."""
         while self.waiting and now - self.waiting[0].since > WAITING_SECONDS:
             ack(self.waiting.popleft().message)

@@ -12,6 +12,6 @@ celery.conf.update(broker_connection_retry_on_startup=True)
 keeper = Beatkeeper(celery)
 
 
-@celery.task(name="tests.tells_application", bind=True)
-def tells_application(self: Any) -> str:
+@celery.task(name="tests.names_application", bind=True)
+def names_application(self: Any) -> str:
     return str(self.app.application)

@@ -135,7 +135,7 @@ def test_a_claim_that_stays_unconfirmed_is_left_to_the_guard_to_give_back(staged
     staged.ledger.after_claim = always_lost
     staged.work()
     token = UUID(staged.ledger.run(run)["token"])
-    assert token in held_claims(staged.runtime).tokens, "else rescue would take it for lost"
+    assert token in held_claims(staged.runtime).tokens, "else recovery would take it for lost"
     staged.ledger.after_claim = lambda: None
     assert Delivery(staged.runtime, staged.ledger).deliver_all()
     state = staged.ledger.run(run)

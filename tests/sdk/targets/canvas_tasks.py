@@ -23,21 +23,21 @@ def adds(one: int, two: int) -> int:
     return one + two
 
 
-@keeper.job("tells")
-@app.task(name="canvas.tells", bind=True)
-def tells(self: Any, value: Any, of: str) -> None:
+@keeper.job("reports")
+@app.task(name="canvas.reports", bind=True)
+def reports(self: Any, value: Any, of: str) -> None:
     note(of, value=value, run=self.request.id)
 
 
 @keeper.job("sends")
 @app.task(name="canvas.sends")
 def sends() -> None:
-    chain(adds.s(1, 2), adds.s(3), tells.s("chain")).delay()
-    group(tells.s(number, "group") for number in range(3)).delay()
-    chord((adds.s(number, 1) for number in range(3)), tells.s("chord")).delay()
+    chain(adds.s(1, 2), adds.s(3), reports.s("chain")).delay()
+    group(reports.s(number, "group") for number in range(3)).delay()
+    chord((adds.s(number, 1) for number in range(3)), reports.s("chord")).delay()
 
 
 @keeper.job("replaces")
 @app.task(name="canvas.replaces", bind=True)
 def replaces(self: Any) -> None:
-    raise self.replace(tells.s("replaced", "replaced"))
+    raise self.replace(reports.s("replaced", "replaced"))

@@ -54,7 +54,7 @@ def test_a_run_that_replaces_itself_is_dead_and_sends_nothing(stage: CanvasStage
     assert (refused["next"], refused["error_class"]) == ("dead", "user")
     assert "A run cannot replace itself" in refused["error_line"]
     # What it had sent would lie before this in the queue, and one child takes them one by one.
-    stage.send("canvas.tells", 1, "later")
+    stage.send("canvas.reports", 1, "later")
     assert stage.results("later", 1) == [1]
     assert stage.events("replaced") == []
     assert worker.terminate() == 0

@@ -42,9 +42,9 @@ def test_a_task_retries_as_often_as_its_job_allows(stage: CeleryStage) -> None:
     assert stage.ledger.run(steps)["target"]["args"] == [1], "what the job says stays"
 
     auto = stage.add_run_with_wakeup("tests.autoretries", retry={**AT_ONCE, "max_attempts": 2})
-    asked, gave_up = ends(stage, auto, 2)
-    assert (asked["retry_after"], gave_up["retry_after"]) == (3.0, None)
-    assert [end["next"] for end in (asked, gave_up)] == ["delayed", "dead"]
+    requested, gave_up = ends(stage, auto, 2)
+    assert (requested["retry_after"], gave_up["retry_after"]) == (3.0, None)
+    assert [end["next"] for end in (requested, gave_up)] == ["delayed", "dead"]
 
     known = {**AT_ONCE, "permanent": ["LookupError"]}
     (refused,) = ends(stage, stage.add_run_with_wakeup("tests.autoretries", retry=known), 1)

@@ -366,12 +366,14 @@ def test_custom_task_classes_are_respected(table: Table) -> None:
 
 
 def test_signals_see_the_target_by_its_own_name(table: Table) -> None:
-    heard: list[tuple[str, str]] = []
+    received: list[tuple[str, str]] = []
 
-    def hear(event: str) -> Any:
-        return lambda sender=None, **_: heard.append((event, sender.name))
+    def receiver_of(event: str) -> Any:
+        return lambda sender=None, **_: received.append((event, sender.name))
 
-    receivers = {name: hear(name) for name in ("task_prerun", "task_success", "task_failure", "task_postrun")}
+    receivers = {
+        name: receiver_of(name) for name in ("task_prerun", "task_success", "task_failure", "task_postrun")
+    }
     for name, receiver in receivers.items():
         getattr(signals, name).connect(receiver, weak=False)
     try:
@@ -380,7 +382,7 @@ def test_signals_see_the_target_by_its_own_name(table: Table) -> None:
     finally:
         for name, receiver in receivers.items():
             getattr(signals, name).disconnect(receiver)
-    assert heard == [
+    assert received == [
         ("task_prerun", "t.adds"),
         ("task_success", "t.adds"),
         ("task_postrun", "t.adds"),

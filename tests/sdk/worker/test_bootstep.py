@@ -51,7 +51,7 @@ def test_a_solo_worker_carries_out_its_runs(stage: CeleryStage) -> None:
     assert [stage.wait_for_end(run)["result"] for run in runs] == [0, 1, 2]
 
 
-def test_solo_is_asked_to_stop_at_the_time_limit(stage: CeleryStage) -> None:
+def test_solo_is_signalled_to_stop_at_the_time_limit(stage: CeleryStage) -> None:
     worker = stage.worker(1, pool="solo")
     run = stage.add_run_with_wakeup("tests.sleeps", 60, timeout=0.5, retry={"max_attempts": 1})
     assert stage.wait_for_end(run)["error_class"] == "timeout"

@@ -235,7 +235,7 @@ def test_without_a_broker_for_wakeups_runs_are_fetched(stage: CeleryStage) -> No
 def test_a_run_meets_the_app_as_the_module_makes_it_that_is_named(stage: CeleryStage, pool: str) -> None:
     """Not that in which it stands: a factory makes it ready elsewhere."""
     stage.worker(1, pool=pool, app="tests.samples.factory.wsgi.celery")
-    run = stage.add_run_with_wakeup("tests.tells_application", retry={"max_attempts": 1})
+    run = stage.add_run_with_wakeup("tests.names_application", retry={"max_attempts": 1})
     end = stage.wait_for_end(run)
     assert end["result"] == "made by wsgi", end
 
@@ -248,7 +248,7 @@ def test_it_meets_it_so_when_the_app_is_named_in_the_environment(stage: CelerySt
         ),
     )
     wait_until(lambda: stage.consumers() > 0 or not worker.is_alive(), 30, "a consumer")
-    run = stage.add_run_with_wakeup("tests.tells_application", retry={"max_attempts": 1})
+    run = stage.add_run_with_wakeup("tests.names_application", retry={"max_attempts": 1})
     end = stage.wait_for_end(run)
     assert end["result"] == "made by wsgi", end
 
@@ -261,7 +261,7 @@ def test_while_the_broker_is_away_a_run_meets_it_so_too(
     stage.worker(1, app="tests.samples.factory.wsgi.celery")
     stage.ledger.change(no_work_named=False)
     private_rabbitmq.stop()
-    run = stage.ledger.add_run("tests.tells_application", retry={"max_attempts": 1})
+    run = stage.ledger.add_run("tests.names_application", retry={"max_attempts": 1})
     end = stage.wait_for_end(run, timeout=30)
     private_rabbitmq.start()
     assert end["result"] == "made by wsgi"

@@ -1,4 +1,4 @@
-"""Tasks that tell everything they are given, in every way a careless task does."""
+"""Tasks that leak everything they are given, in every way a careless task does."""
 
 import base64
 import hashlib
@@ -17,14 +17,14 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-@app.task(name="tests.tells", bind=True)
-def tells(self: Any, key: str, raising: bool = False, again: float | None = None) -> dict[str, Any]:
+@app.task(name="tests.leaks", bind=True)
+def leaks(self: Any, key: str, raising: bool = False, again: float | None = None) -> dict[str, Any]:
     print("had", digest(key), flush=True)  # noqa: T201
     print("key:", key, flush=True)  # noqa: T201
     print(f"Basic {base64.b64encode(f'user:{key}'.encode()).decode()}", file=sys.stderr)  # noqa: T201
     sys.stdout.write(key[:7])
     sys.stdout.write(key[7:] + "\n")
-    logging.getLogger("telling").warning("GET /?key=%s", quote_plus(key), extra={"given": {"key": key}})
+    logging.getLogger("leaking").warning("GET /?key=%s", quote_plus(key), extra={"given": {"key": key}})
     if again is not None and not self.request.retries:
         raise self.retry(
             kwargs={"key": key, "again": again, "raising": raising}, exc=ValueError(key), countdown=again
