@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from ..ledger.interface import MAX_HELD, WorkQueue
-from ..shared import slot_record
+from ..shared.slot_record import BATCH_SECONDS as BATCH_SECONDS
 
-BATCH_SECONDS = slot_record.BATCH_SECONDS
 MAX_BATCH = 32
 WEIGHT_OF_LAST = 0.2
 MAX_QUEUES = 1000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -17,21 +18,18 @@ from ..shared.owned_slot import OwnedSlot
 MAX_TASK_NAME = 200
 
 
+@dataclass(eq=False)
 class TargetFailed(Exception):
     """A failure that is no exception: an exit code, a status."""
 
-    def __init__(
-        self,
-        error_class: str,
-        error_type: str,
-        line: str,
-        *,
-        exit_code: int | None = None,
-        retry_after: float | None = None,
-    ) -> None:
-        super().__init__(line)
-        self.error_class, self.error_type, self.line = error_class, error_type, line
-        self.exit_code, self.retry_after = exit_code, retry_after
+    error_class: str
+    error_type: str
+    line: str
+    exit_code: int | None = None
+    retry_after: float | None = None
+
+    def __str__(self) -> str:
+        return self.line
 
 
 class RetryAfter(Exception):

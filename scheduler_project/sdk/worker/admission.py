@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
 from celery.utils import log as celery_log
@@ -34,27 +34,11 @@ JSON = "application/json"
 NO_ARGUMENTS: Any = ([], {}, {})
 
 
-class Admission(Protocol):
+class HostPool:
+    """Admit wake-ups to the host's own children, one run each. The end of each calls `done`."""
+
     # How often to look for room; None: the end of a wake-up says that there is some.
     look_every: float | None = None
-
-    def room(self) -> int:
-        """Return how many further runs there is room for."""
-
-    def admit(self, message: Any, done: Callable[[], None]) -> None:
-        """Let a wake-up do its work, and call `done` after it."""
-
-    def serve(self, queues: Sequence[WorkQueue]) -> None:
-        """Serve queues in which runs wait by the ledger's word: no wake-up came for them."""
-        return
-
-    def maintain(self) -> None:
-        """Do what has to be done now and then."""
-        return
-
-
-class HostPool(Admission):
-    """Admit wake-ups to the host's own children, one run each."""
 
     def __init__(self, c: Any, runtime: Runtime) -> None:
         self.c, self.runtime = c, runtime
@@ -68,6 +52,7 @@ class HostPool(Admission):
         self.acked: set[Any] = set()
 
     def room(self) -> int:
+        """Return how many further runs there is room for."""
         self.running = {
             request: since
             for request, since in self.running.items()
@@ -109,6 +94,7 @@ class HostPool(Admission):
                 logger.exception("Wake-ups: the worker could not be notified of one")
 
     def serve(self, queues: Sequence[WorkQueue]) -> None:
+        """Serve queues in which runs wait by the ledger's word: no wake-up came for them."""
         for number in range(self.room() if queues else 0):
             self.admit(make_wakeup(queues[number % len(queues)]), lambda: None)
 
@@ -148,13 +134,10 @@ class WakeupRequest(Request):
             logger.warning("Wake-ups: the run of wake-up %s is not terminated, it goes on without", self.id)
 
 
-class FeedPool(Admission):
-    """Admit wake-ups to the children of the feed beside the worker. The slots say when they are done.
+class FeedPool:
+    """Admit wake-ups to the children of the feed beside the worker. The slots say when they are done."""
 
-    The children read the ledger's response themselves, so there is nothing to serve.
-    """
-
-    look_every = 0.02
+    look_every: float | None = 0.02
 
     def __init__(self, runtime: Runtime) -> None:
         self.table = runtime.table
@@ -170,6 +153,15 @@ class FeedPool(Admission):
         if queue is not None and not self._wake_pipe.wake(queue):
             logger.warning("Wake-ups: the feed reads none; the runs wait for a heartbeat to name their queue")
         done()
+
+    def serve(self, queues: Sequence[WorkQueue]) -> None:
+        """Do nothing: the children read the ledger's response themselves."""
+
+    def maintain(self) -> None:
+        pass
+
+
+Admission = HostPool | FeedPool
 
 
 def make_wakeup(queue: WorkQueue) -> Any:

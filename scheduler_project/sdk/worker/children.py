@@ -114,12 +114,11 @@ def is_worn(config: Config, done: int) -> bool:
 
     The memory that a child began with is looked at after a run only, or it would end before its first.
     """
-    if config.runs_per_child and done >= config.runs_per_child:
-        return True
-    if not config.memory_per_child or not done:
-        return False
+    is_old = 0 < config.runs_per_child <= done
     # In KiB, as the host's own pool measures it.
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > config.memory_per_child
+    return is_old or (
+        done > 0 and 0 < config.memory_per_child < resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    )
 
 
 def serve_queue(loop: ClaimLoop, queue: WorkQueue) -> int:
