@@ -121,9 +121,6 @@ class Beatkeeper:
         """Register the executor for targets of a kind."""
         return partial(self.targets.add, kind)
 
-    def known_targets(self) -> list[str]:
-        return self.targets.known()
-
     def declarations(self) -> list[dict[str, Any]]:
         """List the declared jobs. For a task that is declared twice by one name the later declaration counts."""
         found = [{**self._declaration(*declared), "source": self.source} for declared in self._declared]
@@ -264,7 +261,7 @@ class Beatkeeper:
             slots=slots,
             ledger_url=self.ledger_url,
             log_store_url=self._log_store_url or f"file://{self.spool_folder.absolute()}/logs",
-            known_targets=self.known_targets(),
+            known_targets=self.targets.known(),
             region=self._region,
             lease=lease,
             beat=beat,

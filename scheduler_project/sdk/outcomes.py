@@ -157,12 +157,11 @@ def stopped_outcome(reason: str, timeout: float, started_at: datetime, finished_
 
 def names_of(exception: BaseException) -> tuple[str, ...]:
     """List the names of its class and its bases, in the order of inheritance, each with and without its module."""
-    names: dict[str, None] = {}
+    names: list[str] = []
     for kind in type(exception).__mro__[:MAX_BASES]:
         if kind is not object:
-            names[f"{kind.__module__}.{kind.__qualname__}"] = None
-            names[kind.__name__] = None
-    return tuple(name[-MAX_TYPE:] for name in names)
+            names += [f"{kind.__module__}.{kind.__qualname__}", kind.__name__]
+    return tuple(name[-MAX_TYPE:] for name in dict.fromkeys(names))
 
 
 def type_name(exception: BaseException) -> str:

@@ -98,7 +98,7 @@ def test_a_task_whose_name_is_too_long_for_the_ledger_is_not_offered() -> None:
 
     for name in ("x" * 201, "y" * 200):
         app.task(name=name, shared=False)(body)
-    known = keeper.known_targets()
+    known = keeper.targets.known()
     assert "y" * 200 in known
     assert "x" * 201 not in known
 

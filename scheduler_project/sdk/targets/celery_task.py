@@ -70,10 +70,9 @@ class CeleryTarget:
     def _task(self, name: str) -> Any:
         if not may_be_target(name):
             raise PermanentError(f"The task {name!r} is not for jobs")
-        try:
-            return self._app.tasks[name]
-        except KeyError:
-            raise UnknownTarget(f"This worker does not know the task {name!r}") from None
+        if name not in self._app.tasks:
+            raise UnknownTarget(f"This worker does not know the task {name!r}")
+        return self._app.tasks[name]
 
     def _tracer(self, task: Any, hostname: str) -> Any:
         if task.name not in self._tracers:

@@ -93,10 +93,9 @@ class Targets:
         return executor
 
     def executor(self, kind: str) -> Executor:
-        try:
-            return self._executors[kind]
-        except KeyError:
-            raise UnknownTarget(f"This worker runs no targets of the kind {kind!r}") from None
+        if kind not in self._executors:
+            raise UnknownTarget(f"This worker runs no targets of the kind {kind!r}")
+        return self._executors[kind]
 
     def known(self) -> list[str]:
         """List the target keys that this worker may claim."""

@@ -57,22 +57,19 @@ class FeedChildren:
             return
         status = 1
         try:
-            self._live(parent)
+            prefork.process_initializer(self.app, self.loop.runtime.config.name)
+            processes.die_with_parent(parent)
+            leaving: list[int] = []
+            # A handler, not SIG_IGN, which the processes of a body would inherit. The current run is finished.
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, lambda number, _frame: leaving.append(number))
+            serve(self.loop, len(self.pids), leaving)
             status = 0
         except BaseException:
             logger.exception("A child of the feed failed")
         finally:
             # Not `sys.exit`: the parent's exit handlers are not this child's to run.
             os._exit(status)
-
-    def _live(self, parent: int) -> None:
-        prefork.process_initializer(self.app, self.loop.runtime.config.name)
-        processes.die_with_parent(parent)
-        leaving: list[int] = []
-        # A handler, not SIG_IGN, which the processes of a body would inherit. The current run is finished.
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda number, _frame: leaving.append(number))
-        serve(self.loop, len(self.pids), leaving)
 
 
 def serve(loop: ClaimLoop, turn: int, leaving: Sequence[int] = ()) -> None:

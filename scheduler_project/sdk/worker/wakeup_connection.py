@@ -13,8 +13,6 @@ from celery import Celery
 from ..registry import keeper_of
 from ..transport.broker_tls import CheckedConnection, as_the_app_says, tls_trouble, with_ca
 
-AMQP = "amqp"
-
 
 def wakeup_connection(app: Celery, **options: Any) -> Any:
     """Make a connection that is not connected yet."""
@@ -25,7 +23,7 @@ def wakeup_connection(app: Celery, **options: Any) -> Any:
 
 
 def carries_wakeups(app: Celery) -> bool:
-    return bool(wakeup_connection(app).transport.driver_type == AMQP)
+    return bool(wakeup_connection(app).transport.driver_type == "amqp")
 
 
 def connection_trouble(app: Celery, error: Exception) -> str:

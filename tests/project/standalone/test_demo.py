@@ -118,7 +118,7 @@ def test_everything_the_demo_makes_is_in_the_audit_trail(file: Path) -> None:
 
 def test_the_platforms_workers_know_the_demo_tasks() -> None:
     keeper.app.loader.import_default_modules()
-    assert set(TASKS) <= set(keeper.known_targets())
+    assert set(TASKS) <= set(keeper.targets.known())
 
 
 def test_the_command_reads_the_address_from_the_environment(file: Path, monkeypatch: Any) -> None:

@@ -49,7 +49,7 @@ def test_a_second_keeper_of_an_app_has_what_was_declared_with_the_first(keeper: 
     second = Beatkeeper(keeper.app, tenant="acme")
     keeper.job("late", every=60)(keeper.app.tasks["shop.settle"])
     assert [one["name"] for one in second.declarations()] == ["early", "late"]
-    assert "kind:ours" in second.known_targets()
+    assert "kind:ours" in second.targets.known()
 
 
 def test_a_task_that_is_declared_again_by_the_same_name_is_one_job(keeper: Beatkeeper) -> None:
