@@ -9,7 +9,7 @@ import logging
 import os
 import socket
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, LiteralString, Self
+from typing import Any, Self
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -98,14 +98,13 @@ class LockSession:
         self.connection.execute("SELECT pg_advisory_lock_shared(%s, %s)", [kind + MEMBER, 0])
 
     def members(self, kind: int) -> int:
-        count = _value(
-            self.connection,
+        counted = self.connection.execute(
             "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = %s AND objid = 0"
             " AND objsubid = 2 AND granted"
             " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
-            kind + MEMBER,
-        )
-        return int(count)
+            [kind + MEMBER],
+        ).fetchall()
+        return int(counted[0][0])
 
 
 def connect(dsn: str, name: str, seconds: float = SESSION_SECONDS) -> psycopg.Connection[Any]:
@@ -150,12 +149,7 @@ def options_of(dsn: str, ours: Mapping[str, object]) -> str:
 
 
 def backend_pid(connection: psycopg.Connection[Any]) -> int:
-    return int(_value(connection, "SELECT pg_backend_pid()"))
-
-
-def _value(connection: psycopg.Connection[Any], query: LiteralString, *values: int) -> Any:
-    (value,) = connection.execute(query, values).fetchall()[0]
-    return value
+    return int(connection.execute("SELECT pg_backend_pid()").fetchall()[0][0])
 
 
 def refuse_transaction_pooler(dsn: str) -> None:

@@ -67,23 +67,20 @@ def split(
     if not suspensions and not without:
         return [Segment(from_at, to_at)]
     edges = {from_at, to_at}
-    edges.update(
-        edge
-        for suspension in suspensions.rows
-        for edge in (suspension.begins_at, suspension.over_at)
-        if edge is not None
-    )
-    edges.update(edge for single in without for edge in (single, single + MILLISECOND))
+    for suspension in suspensions.rows:
+        edges |= {suspension.begins_at, suspension.over_at or to_at}
+    for single in without:
+        edges |= {single, single + MILLISECOND}
     pieces: list[Segment] = []
     for begin, end in pairwise(sorted(edge for edge in edges if from_at <= edge <= to_at)):
         first = begin if begin == from_at else job.first_time(begin, end)
         if first is None or first in without:
             continue
-        suspension = suspending(job, suspensions, first)
-        if pieces and pieces[-1].to_at == begin and pieces[-1].suspension == suspension:
+        found = suspending(job, suspensions, first)
+        if pieces and pieces[-1].to_at == begin and pieces[-1].suspension == found:
             pieces[-1] = pieces[-1]._replace(to_at=end)
         else:
-            pieces.append(Segment(first, end, suspension))
+            pieces.append(Segment(first, end, found))
     return pieces
 
 

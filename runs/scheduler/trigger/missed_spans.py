@@ -37,14 +37,9 @@ def hold_suspensions(
         return set()
     wanted = sorted(set().union(*relying.values()))
     statement = "wait_for_suspensions" if waits else "hold_suspensions"
-    held: dict[int, datetime | None] = dict(
-        rows(connection, statement, {"suspensions": wanted, "queue": SUSPENSION_LOCK})
-    )
-    same = {
-        suspension.id
-        for suspension in suspensions.rows
-        if suspension.id in held and held[suspension.id] == suspension.over_at
-    }
+    # Each with the instant at which it is over, as it is now.
+    held = set(rows(connection, statement, {"suspensions": wanted, "queue": SUSPENSION_LOCK}))
+    same = {row.id for row in suspensions.rows if (row.id, row.over_at) in held}
     return {job for job, wanted_by in relying.items() if not wanted_by <= same}
 
 
