@@ -56,36 +56,26 @@ class HeartbeatThread(threading.Thread):
         self.instructed = threading.Event()
         self._runtime, self._ledger = runtime, ledger
         self._answered = -1
-        self._condition = threading.Condition()
-        self._woken = self._finished = False
+        self._woken = threading.Event()
+        self._finished = False
         self._declarations = StartDeclarations(runtime.config, ledger)
         self._skew_ms: float | None = None
 
     def wake(self) -> None:
-        with self._condition:
-            self._woken = True
-            self._condition.notify()
+        self._woken.set()
 
     def finish(self) -> None:
-        with self._condition:
-            self._finished = True
-            self._condition.notify()
+        self._finished = True
+        self._woken.set()
 
     def run(self) -> None:
         while not self._finished:
             began = time.monotonic()
             pause = self.send_next()
-            self._rest(began, pause)
-
-    def _rest(self, began: float, pause: float) -> None:
-        with self._condition:
-            while not self._finished:
-                since = time.monotonic() - began
-                wanted = min(pause, WHEN_WOKEN) if self._woken else pause
-                if since >= wanted:
-                    break
-                self._condition.wait(wanted - since)
-            self._woken = False
+            if self._woken.wait(began + pause - time.monotonic()) and not self._finished:
+                time.sleep(max(0.0, began + min(pause, WHEN_WOKEN) - time.monotonic()))
+            # After the pause: what woke us in it is part of the next beat.
+            self._woken.clear()
 
     def send_next(self) -> float:
         """Register or beat, whichever is next; return how many seconds to pause after it."""

@@ -14,11 +14,11 @@ from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote
 from uuid import UUID
 
 from ..outcomes import LogPointer
-from .store import LogMissing, unknown_store
+from .store import LogMissing
 
 OBJECT_NAME = re.compile(r"logs/[\w%.~-]+/\d{4}/\d\d/\d\d/\d\d/[0-9a-f-]{36}\.jsonl\.gz")
 
@@ -31,13 +31,6 @@ class FolderLogStore:
     def __init__(self, root: Path) -> None:
         self.root = self.folder = root
         self._open_folder = root / "open"
-
-    @classmethod
-    def at(cls, url: str) -> FolderLogStore:
-        parts = urlsplit(url)
-        if parts.netloc or not parts.path.startswith("/"):
-            raise unknown_store(url)
-        return cls(Path(unquote(parts.path)))
 
     def __str__(self) -> str:
         return str(self.root)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import IO, Protocol
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
 from ..outcomes import LogPointer
@@ -66,16 +66,12 @@ class PlatformLogStore(LogStore, Protocol):
 
 def open_log_store(url: str) -> PlatformLogStore:
     """Open the store that a URL names. Nothing is connected or created before it is used."""
-    if url.startswith("file:"):
-        from .folder import FolderLogStore
+    from .folder import FolderLogStore
 
-        return FolderLogStore.at(url)
-    raise unknown_store(url)
-
-
-def unknown_store(url: str) -> ValueError:
-    scheme = urlsplit(url).scheme
-    return ValueError(f"The log store {scheme!r} is not known: use file:///an/absolute/folder")
+    parts = urlsplit(url)
+    if not url.startswith("file:") or parts.netloc or not parts.path.startswith("/"):
+        raise ValueError(f"The log store {parts.scheme!r} is not known: use file:///an/absolute/folder")
+    return FolderLogStore(Path(unquote(parts.path)))
 
 
 def folder_of(url: str) -> str:

@@ -15,6 +15,7 @@ import select
 import ssl
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar, cast
 from urllib.parse import urlencode, urlsplit
@@ -44,11 +45,11 @@ class TransportReply(NamedTuple):
 
     def problem(self) -> Mapping[str, Any]:
         """Read problem+json; empty for a reply of something else that stands before the platform."""
-        try:
+        with suppress(ValueError):
             problem = json.loads(self.body) if self.content_type.endswith("json") else None
-        except ValueError:
-            problem = None
-        return problem if isinstance(problem, dict) else {}
+            if isinstance(problem, dict):
+                return problem
+        return {}
 
 
 class HttpTransport:
