@@ -27,6 +27,8 @@ LOCK = "orphan.lock"
 class Settler(Protocol):
     """A guard for the folder that its worker left."""
 
+    runtime: Runtime
+
     def settle(self) -> bool:
         """End what still runs and report the rest; return False if not all of it could be reported yet."""
 
@@ -36,7 +38,7 @@ class Orphans:
 
     def __init__(self, folder: Path, guard_of: Callable[[Runtime], Settler]) -> None:
         self._folder, self._guard_of = folder, guard_of
-        self._guards: dict[Path, tuple[Runtime, Settler]] = {}
+        self._guards: dict[Path, Settler] = {}
         self._warned: set[Path] = set()
 
     def keep_settling(self) -> None:
@@ -65,25 +67,23 @@ class Orphans:
         # One guard at a time: two would report the same results and spool the same slots.
         with open(folder / LOCK, "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _, guard = self._guards.get(folder) or self._take_on(folder)
+            guard = self._guards.get(folder) or self._take_on(folder)
             if guard.settle():
                 self._let_go(folder)
 
-    def _take_on(self, folder: Path) -> tuple[Runtime, Settler]:
+    def _take_on(self, folder: Path) -> Settler:
         runtime = Runtime(folder)
         try:
-            guard = self._guard_of(runtime)
+            self._guards[folder] = self._guard_of(runtime)
         except BaseException:
             # It is tried again and again, and each try opens the table anew.
             runtime.table.close()
             raise
         logger.info("A worker and its guard are gone (%s); its results are reported now", folder.name)
-        self._guards[folder] = runtime, guard
         return self._guards[folder]
 
     def _let_go(self, folder: Path) -> None:
-        runtime, _ = self._guards.pop(folder)
-        runtime.table.close()
+        self._guards.pop(folder).runtime.table.close()
 
 
 def is_orphan(folder: Path) -> bool:

@@ -8,16 +8,13 @@ from urllib.parse import parse_qsl, urlsplit
 
 from .interface import ANSWER_SECONDS, Ledger
 
-POSTGRES_SCHEMES = ("postgresql", "postgres")
-HTTP_SCHEMES = ("https", "http")
-
 
 def is_remote(url: str) -> bool:
-    return url.partition("://")[0] in HTTP_SCHEMES
+    return url.partition("://")[0] in ("https", "http")
 
 
 def is_postgres(url: str) -> bool:
-    return url.partition("://")[0] in POSTGRES_SCHEMES
+    return url.partition("://")[0] in ("postgresql", "postgres")
 
 
 def open_ledger(url: str, answer_seconds: float = ANSWER_SECONDS) -> Ledger:

@@ -89,9 +89,6 @@ class HttpsLedger:
         _ = self._transport.tls
         self._silent_until = 0.0
 
-    def __repr__(self) -> str:
-        return f"HttpsLedger({self._address.url!r})"
-
     def register(self, info: WorkerInfo) -> list[WorkQueue]:
         return self._request(list[WorkQueue], "/register", info)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
 import psycopg
@@ -39,6 +39,7 @@ from .interface import (
 from .postgres_connection import AWAY, SHORT_SILENCE, AnsweringConnection, Connection, connect, without_dsn
 
 Row = dict[str, Any]
+Ending = tuple[str | None, bool]
 FRAGMENTS = Path(__file__).with_name("fragments.sql")
 SQL = statements(FRAGMENTS, Path(__file__).with_name("postgres.sql"))
 # A claim that meets a pause hands the row back; another run of the queue may still go.
@@ -66,9 +67,6 @@ class PostgresLedger:
         self._connection: AnsweringConnection | None = None
         self._pid = 0
         self._known: dict[UUID, list[str]] = {}
-
-    def __repr__(self) -> str:
-        return "PostgresLedger()"
 
     def register(self, info: WorkerInfo) -> list[WorkQueue]:
         with _refusing("the worker", info.name), self._transaction() as connection:
@@ -172,7 +170,7 @@ class PostgresLedger:
 
     def _exchange(
         self, connection: Connection, values: dict[str, list[Any]], request: ClaimRequest | None
-    ) -> tuple[list[_Ending], list[Row]]:
+    ) -> tuple[list[Ending], list[Row]]:
         """Send report and claim together as one transaction: one round trip, and one wait for the disk."""
         with connection.pipeline():
             reported = connection.execute(SQL["end_attempts"], values) if values["run_ids"] else None
@@ -184,10 +182,10 @@ class PostgresLedger:
         """End a run under its job's gate, by three statements: each sees what was committed while it waited."""
         with self._transaction() as connection:
             gate = _lock_gate(connection, one.claim)
-            [end] = _report(connection, report_values([one]))
+            [(state, gated)] = _report(connection, report_values([one]))
             # What was reported before has counted in the breaker then.
-            _settle(connection, one, end.state if end.gated else None, gate)
-            return end.state
+            _settle(connection, one, state if gated else None, gate)
+            return state
 
     def leave(self, incarnation: UUID) -> None:
         with self._connected() as connection:
@@ -330,22 +328,20 @@ def _name_of(outcome: Outcome) -> str:
     return OUTCOMES.get(outcome.error_class or "", "failed")
 
 
-class _Ending(NamedTuple):
-    state: str | None
-    gated: bool
-
-
-def _report(connection: Connection, values: Mapping[str, list[Any]]) -> list[_Ending]:
+def _report(connection: Connection, values: Mapping[str, list[Any]]) -> list[Ending]:
     return _endings(connection, values, connection.execute(SQL["end_attempts"], values).fetchall())
 
 
-def _endings(connection: Connection, values: Mapping[str, list[Any]], rows: Sequence[Row]) -> list[_Ending]:
-    """Return the end of each attempt that was reported; one that did not change may have been reported before."""
-    found = {row["attempt_id"]: _Ending(row["next_state"], row["gated"]) for row in rows}
+def _endings(connection: Connection, values: Mapping[str, list[Any]], rows: Sequence[Row]) -> list[Ending]:
+    """Return the state after each attempt that was reported, and whether its job has a gate.
+
+    One that did not change may have been reported before.
+    """
+    found: dict[UUID, Ending] = {row["attempt_id"]: (row["next_state"], row["gated"]) for row in rows}
     if len(found) < len(values["attempt_ids"]):
         for row in connection.execute(SQL["reported_before"], values):
-            found.setdefault(row["attempt_id"], _Ending(row["next_state"], gated=False))
-    return [found.get(attempt, _Ending(None, gated=False)) for attempt in values["attempt_ids"]]
+            found.setdefault(row["attempt_id"], (row["next_state"], False))
+    return [found.get(attempt, (None, False)) for attempt in values["attempt_ids"]]
 
 
 def _lock_gate(connection: Connection, claim: Claim) -> Row | None:

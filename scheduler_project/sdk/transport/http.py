@@ -69,9 +69,6 @@ class HttpTransport:
         self._idle: list[http.client.HTTPConnection] = []
         self._pid = os.getpid()
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.url!r})"
-
     @cached_property
     def tls(self) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=self._ca_file or None)
