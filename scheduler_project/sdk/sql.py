@@ -10,16 +10,14 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
 
 HEADING = re.compile(r"^-- (name|fragment): (\w+)(?:\(([^)\n]*)\))?\n", re.MULTILINE)
 INCLUDED = re.compile(r"\{\{(\w+)(?:\((.*?)\))?\}\}", re.DOTALL)
 COMMENT = re.compile(r"^\s*--[^\n]*\n", re.MULTILINE)
 
 
-class Fragment(NamedTuple):
-    parameters: list[str]
-    text: str
+# Parameters and text.
+Fragment = tuple[list[str], str]
 
 
 @lru_cache
@@ -38,7 +36,7 @@ def statements(*paths: Path) -> dict[str, str]:
             if kind == "name":
                 found[name] = text.strip().rstrip(";")
             else:
-                fragments[name] = Fragment(_split(parameters), COMMENT.sub("", text).strip())
+                fragments[name] = _split(parameters), COMMENT.sub("", text).strip()
     return {name: _expand(text, fragments, {}) for name, text in found.items()}
 
 

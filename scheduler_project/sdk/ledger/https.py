@@ -50,7 +50,7 @@ LATER = (408, 425, 429)
 class Address:
     url: str
     key: str = field(repr=False)
-    ca_file: str = ""
+    ca_file: str
 
 
 def remote_ledger_url(url: str, key: str, ca_file: str = "") -> str:
@@ -79,14 +79,14 @@ def read_address(url: str) -> Address:
     return Address(checked_url(plain), checked_key(key), ca_file)
 
 
-class HttpsLedger:
+class HttpsLedger(HttpTransport):
     def __init__(self, url: str, logs: RemoteLogStore | None = None) -> None:
         self._logs = logs
-        self._address = address = read_address(url)
         limits = {"connect_seconds": CONNECT_SECONDS, "reply_seconds": ANSWER_SECONDS}
-        self._transport = HttpTransport(address.url, address.key, address.ca_file, **limits)
+        address = read_address(url)
+        super().__init__(address.url, address.key, address.ca_file, **limits)
         # A mistake in the CA file is found now, not by the first request.
-        _ = self._transport.tls
+        _ = self.tls
         self._silent_until = 0.0
 
     def register(self, info: WorkerInfo) -> list[WorkQueue]:
@@ -163,9 +163,6 @@ class HttpsLedger:
         where = f"/logs/{run}/{claim_seq}/lines?incarnation={incarnation}&offset={offset}"
         return self._answer(int, "POST", where, lines, LINES)
 
-    def close(self) -> None:
-        self._transport.close()
-
     def _request(self, kind: type[T], path: str, body: Any) -> T:
         return self._answer(kind, "POST", path, json.dumps(wire.packed(body)).encode(), JSON)
 
@@ -173,16 +170,16 @@ class HttpsLedger:
         if time.monotonic() < self._silent_until:
             raise LedgerUnavailable("the platform requested silence for a while")
         try:
-            reply = self._transport.send(method, f"/worker{path}", body, content_type)
+            reply = self.send(method, f"/worker{path}", body, content_type)
         except NoReply as error:
-            raise LedgerUnavailable(f"{self._address.url}: {error}") from error
+            raise LedgerUnavailable(f"{self.url}: {error}") from error
         if reply.status != 200:
             raise self._error_of(reply)
         try:
             return wire.unpacked(kind, json.loads(reply.body)["answer"])
         except (ValueError, KeyError, TypeError) as error:
             raise LedgerUnavailable(
-                f"{self._address.url} answers in another language: is it the address of Beatkeeper?"
+                f"{self.url} answers in another language: is it the address of Beatkeeper?"
             ) from error
 
     def _error_of(self, reply: TransportReply) -> Exception:
@@ -190,7 +187,7 @@ class HttpsLedger:
             # Whether the request was carried out is not known.
             if reply.retry_after.isascii() and reply.retry_after.isdecimal():
                 self._silent_until = time.monotonic() + min(float(reply.retry_after[:9]), MAX_SILENCE)
-            return LedgerUnavailable(f"{self._address.url} answered {reply.status}")
+            return LedgerUnavailable(f"{self.url} answered {reply.status}")
         refused = error_of(reply.status, reply.problem())
-        sentence = f"The platform at {self._address.url} refuses this: {refused}."
+        sentence = f"The platform at {self.url} refuses this: {refused}."
         return KeyRefused(sentence) if isinstance(refused, KeyRefused) else LedgerRefused(sentence)

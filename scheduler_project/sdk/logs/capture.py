@@ -31,19 +31,10 @@ QUIET_LOGGERS = ("celery.redirected", "celery.app.trace", "celery.worker.strateg
 class AttemptLog:
     """The log of one attempt. The file is created with the first line: no output, no file."""
 
-    def __init__(
-        self,
-        store: LogStore,
-        run: UUID,
-        claim_seq: int,
-        *,
-        mask: Iterable[str] = (),
-        max_bytes: int = MAX_BYTES,
-    ) -> None:
+    def __init__(self, store: LogStore, run: UUID, claim_seq: int, *, mask: Iterable[str] = ()) -> None:
         self._store, self._run, self._claim_seq = store, run, claim_seq
         self.masked = Masker(mask)
-        self._left = max_bytes
-        self._max_bytes = max_bytes
+        self._left = MAX_BYTES
         self._file: IO[bytes] | None = None
         # Reentrant: a signal handler may log while a line is written.
         self._lock = threading.RLock()
@@ -56,7 +47,7 @@ class AttemptLog:
                 return
             self._left -= len(line) + 1
             if self._left <= 0:
-                end = f"The log ends here: it reached {self._max_bytes} bytes."
+                end = f"The log ends here: it reached {MAX_BYTES} bytes."
                 line = _line("beatkeeper", "WARNING", end)
             # A full disk must cost the log, not the run.
             with contextlib.suppress(OSError):

@@ -24,7 +24,7 @@ from runs.models import Attempt, LiveRun, Run, WorkerNode
 from runs.states import LiveState
 from scheduler_project.sdk.errors import KeyRefused, LedgerRefused, LedgerUnavailable
 from scheduler_project.sdk.ledger import https, open_ledger, wire
-from scheduler_project.sdk.ledger.https import HttpsLedger, remote_ledger_url
+from scheduler_project.sdk.ledger.https import HttpsLedger, read_address, remote_ledger_url
 from scheduler_project.sdk.ledger.interface import (
     MAX_HELD,
     MAX_SLOTS,
@@ -316,9 +316,7 @@ def test_a_connection_that_the_server_has_closed_is_found_out_before_anything_is
 ) -> None:
     for number in range(5):
         cut.hang_up()
-        wait_until(
-            lambda: not any(map(is_quiet, over_a_wire._transport._idle)), what="the end of the connection"
-        )
+        wait_until(lambda: not any(map(is_quiet, over_a_wire._idle)), what="the end of the connection")
         assert over_a_wire.heartbeat(beat(team.incarnation, number=number + 1)).known
     assert cut.connections == 6
 
@@ -329,7 +327,8 @@ def test_a_platform_that_is_away_or_no_platform_is_unavailable(team: Team, own_c
     ledger = team.ledger(port, own_ca)
     with pytest.raises(LedgerUnavailable) as caught:
         ledger.claim(team.wanted())
-    assert team.text not in str(caught.value) + repr(ledger) + repr(ledger._address)
+    address = read_address(remote_ledger_url(ledger.url, team.text))
+    assert team.text == address.key not in str(caught.value) + repr(ledger) + repr(address)
 
 
 def test_a_certificate_of_an_unknown_authority_is_not_trusted(

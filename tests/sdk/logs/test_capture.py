@@ -105,8 +105,9 @@ def test_short_values_are_not_masked(tmp_path: Path) -> None:
     assert log.texts() == ["no 1"]
 
 
-def test_the_log_ends_at_its_size_and_says_so(tmp_path: Path) -> None:
-    log = Log(tmp_path, max_bytes=1_000)
+def test_the_log_ends_at_its_size_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scheduler_project.sdk.logs.capture.MAX_BYTES", 1_000)
+    log = Log(tmp_path)
     with captured(log.log):
         for _ in range(100):
             print("x" * 50)  # noqa: T201
