@@ -70,7 +70,7 @@ class Redriven(NamedTuple):
 def groups(tenants: Sequence[int] | None, fingerprint: str | None = None) -> list[Group]:
     """Return the groups of these tenants, or of all, the latest death first."""
     if tenants is None:
-        tenants = [row["id"] for row in fetch("tenants_with_letters", most=MAX_TENANTS)]
+        tenants = [row["value"] for row in fetch("tenants_with_dead_letters", most=MAX_TENANTS)]
     found = fetch(
         "groups", tenants=list(tenants), fingerprint=fingerprint, most=MAX_GROUPS, most_counted=MAX_COUNTED
     )

@@ -174,7 +174,7 @@ def _next_letters(redrive: Redrive, most: int, *, from_front: bool = False) -> l
     group = {"redrive": redrive.pk, "tenant": redrive.tenant_id, "fingerprint": redrive.fingerprint}
     bounds = {"cursor_at": cursor_at or EPOCH, "cursor": cursor or NOWHERE}
     bounds |= {"until": redrive.created_at, "most": most}
-    found = fetch("letters_after", **group, **bounds)
+    found = fetch("dead_letters_after", **group, **bounds)
     return [(row["run_id"], row["died_at"]) for row in found]
 
 

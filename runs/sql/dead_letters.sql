@@ -1,35 +1,28 @@
 -- The dead-letter desk: what died and nobody has decided, by error.
 
--- name: tenants_with_letters
--- Tenants with open letters, by loose index scan.
-WITH RECURSIVE tenant (id) AS (
-    (SELECT tenant_id FROM beatkeeper_dead_letter WHERE decision = '' ORDER BY tenant_id LIMIT 1)
-    UNION ALL
-    SELECT (SELECT letter.tenant_id FROM beatkeeper_dead_letter letter
-            WHERE letter.decision = '' AND letter.tenant_id > tenant.id ORDER BY letter.tenant_id LIMIT 1)
-    FROM tenant WHERE tenant.id IS NOT NULL
-)
-SELECT id FROM tenant WHERE id IS NOT NULL LIMIT %(most)s;
+-- name: tenants_with_dead_letters
+-- Tenants with open dead letters, by one probe each.
+{{distinct_values(tenant_id, beatkeeper_dead_letter, decision = '')}} LIMIT %(most)s;
 
 -- name: groups
--- Open letters by tenant and fingerprint, the latest death first. Groups by loose index scan; of each the first and
--- the last letter by a probe, the count up to a bound, and the jobs of the latest few.
+-- Open dead letters by tenant and fingerprint, the latest death first. Groups by loose index scan; of each the first
+-- and the last by a probe, the count up to a bound, and the jobs of the latest few.
 WITH RECURSIVE grouped (tenant_id, fingerprint, number) AS (
     SELECT tenant.id, first.fingerprint, 1
     FROM unnest(%(tenants)s::int[]) AS tenant (id)
     CROSS JOIN LATERAL (
-        SELECT letter.fingerprint FROM beatkeeper_dead_letter letter
-        WHERE letter.decision = '' AND letter.tenant_id = tenant.id
-          AND (%(fingerprint)s::text IS NULL OR letter.fingerprint = %(fingerprint)s)
-        ORDER BY letter.fingerprint LIMIT 1
+        SELECT dead.fingerprint FROM beatkeeper_dead_letter dead
+        WHERE dead.decision = '' AND dead.tenant_id = tenant.id
+          AND (%(fingerprint)s::text IS NULL OR dead.fingerprint = %(fingerprint)s)
+        ORDER BY dead.fingerprint LIMIT 1
     ) first
     UNION ALL
     SELECT grouped.tenant_id, next.fingerprint, grouped.number + 1
     FROM grouped CROSS JOIN LATERAL (
-        SELECT letter.fingerprint FROM beatkeeper_dead_letter letter
-        WHERE letter.decision = '' AND letter.tenant_id = grouped.tenant_id
-          AND letter.fingerprint > grouped.fingerprint AND %(fingerprint)s::text IS NULL
-        ORDER BY letter.fingerprint LIMIT 1
+        SELECT dead.fingerprint FROM beatkeeper_dead_letter dead
+        WHERE dead.decision = '' AND dead.tenant_id = grouped.tenant_id
+          AND dead.fingerprint > grouped.fingerprint AND %(fingerprint)s::text IS NULL
+        ORDER BY dead.fingerprint LIMIT 1
     ) next
     WHERE grouped.number < %(most)s
 )
@@ -39,43 +32,44 @@ SELECT grouped.tenant_id, grouped.fingerprint, counted.count, earliest.died_at A
 FROM grouped
 CROSS JOIN LATERAL (
     SELECT count(*)::int AS count FROM (
-        SELECT FROM beatkeeper_dead_letter letter
-        WHERE letter.decision = '' AND letter.tenant_id = grouped.tenant_id
-          AND letter.fingerprint = grouped.fingerprint
+        SELECT FROM beatkeeper_dead_letter dead
+        WHERE dead.decision = '' AND dead.tenant_id = grouped.tenant_id
+          AND dead.fingerprint = grouped.fingerprint
         LIMIT %(most_counted)s
     ) open
 ) counted
 CROSS JOIN LATERAL (
-    SELECT letter.died_at FROM beatkeeper_dead_letter letter
-    WHERE letter.decision = '' AND letter.tenant_id = grouped.tenant_id AND letter.fingerprint = grouped.fingerprint
-    ORDER BY letter.died_at, letter.run_id LIMIT 1
+    SELECT dead.died_at FROM beatkeeper_dead_letter dead
+    WHERE dead.decision = '' AND dead.tenant_id = grouped.tenant_id AND dead.fingerprint = grouped.fingerprint
+    ORDER BY dead.died_at, dead.run_id LIMIT 1
 ) earliest
 CROSS JOIN LATERAL (
-    SELECT letter.* FROM beatkeeper_dead_letter letter
-    WHERE letter.decision = '' AND letter.tenant_id = grouped.tenant_id AND letter.fingerprint = grouped.fingerprint
-    ORDER BY letter.died_at DESC, letter.run_id DESC LIMIT 1
+    SELECT dead.* FROM beatkeeper_dead_letter dead
+    WHERE dead.decision = '' AND dead.tenant_id = grouped.tenant_id AND dead.fingerprint = grouped.fingerprint
+    ORDER BY dead.died_at DESC, dead.run_id DESC LIMIT 1
 ) latest
 CROSS JOIN LATERAL (
     SELECT array_agg(DISTINCT recent.job_id) AS jobs FROM (
-        SELECT letter.job_id FROM beatkeeper_dead_letter letter
-        WHERE letter.decision = '' AND letter.tenant_id = grouped.tenant_id
-          AND letter.fingerprint = grouped.fingerprint
-        ORDER BY letter.died_at DESC, letter.run_id DESC LIMIT 50
+        SELECT dead.job_id FROM beatkeeper_dead_letter dead
+        WHERE dead.decision = '' AND dead.tenant_id = grouped.tenant_id
+          AND dead.fingerprint = grouped.fingerprint
+        ORDER BY dead.died_at DESC, dead.run_id DESC LIMIT 50
     ) recent
 ) touched
 ORDER BY latest.died_at DESC, grouped.fingerprint;
 
--- name: letters_after
--- Of a group that is redriven the next letters, oldest death first, from where it has come to; what died later is not
--- of this redrive, or what it runs again and dies again would go round for ever. What it could not run is marked.
-SELECT letter.run_id, letter.died_at FROM beatkeeper_dead_letter letter
-WHERE letter.decision = '' AND letter.tenant_id = %(tenant)s AND letter.fingerprint = %(fingerprint)s
-  AND (letter.died_at, letter.run_id) > (%(cursor_at)s, %(cursor)s::uuid) AND letter.died_at <= %(until)s
-  AND letter.redrive_id IS DISTINCT FROM %(redrive)s
-ORDER BY letter.died_at, letter.run_id LIMIT %(most)s;
+-- name: dead_letters_after
+-- Of a group that is redriven the next dead letters, oldest death first, from where it has come to; what died later is
+-- not of this redrive, or what it runs again and dies again would go round for ever. What it could not run is marked.
+SELECT dead.run_id, dead.died_at FROM beatkeeper_dead_letter dead
+WHERE dead.decision = '' AND dead.tenant_id = %(tenant)s AND dead.fingerprint = %(fingerprint)s
+  AND (dead.died_at, dead.run_id) > (%(cursor_at)s, %(cursor)s::uuid) AND dead.died_at <= %(until)s
+  AND dead.redrive_id IS DISTINCT FROM %(redrive)s
+ORDER BY dead.died_at, dead.run_id LIMIT %(most)s;
 
 -- name: others_are_dying
--- Whether a transaction that began before the request may still leave a letter: every one that ends runs has this lock.
+-- Whether a transaction that began before the request may still leave a dead letter: every one that ends runs has
+-- this lock.
 SELECT EXISTS (
     SELECT FROM pg_locks lock
     LEFT JOIN pg_stat_activity backend USING (pid)
@@ -87,18 +81,18 @@ SELECT EXISTS (
 );
 
 -- name: dismiss_group
--- So many of a group, oldest death first. SKIP LOCKED: a letter that another person decides at this moment is theirs.
+-- So many of a group, oldest death first. SKIP LOCKED: one that another person decides at this moment is theirs.
 WITH chosen AS MATERIALIZED (
-    SELECT letter.run_id FROM beatkeeper_dead_letter letter
-    WHERE letter.decision = '' AND letter.tenant_id = %(tenant)s AND letter.fingerprint = %(fingerprint)s
-      AND letter.died_at <= %(now)s
-    ORDER BY letter.died_at, letter.run_id LIMIT %(most)s
+    SELECT dead.run_id FROM beatkeeper_dead_letter dead
+    WHERE dead.decision = '' AND dead.tenant_id = %(tenant)s AND dead.fingerprint = %(fingerprint)s
+      AND dead.died_at <= %(now)s
+    ORDER BY dead.died_at, dead.run_id LIMIT %(most)s
     FOR UPDATE SKIP LOCKED
 )
-UPDATE beatkeeper_dead_letter letter
+UPDATE beatkeeper_dead_letter dead
 SET decision = 'dismissed', decided_at = %(now)s, decided_by = %(by)s, note = %(note)s, redrive_id = NULL
-FROM chosen WHERE letter.run_id = chosen.run_id AND letter.decision = ''
-RETURNING letter.run_id;
+FROM chosen WHERE dead.run_id = chosen.run_id AND dead.decision = ''
+RETURNING dead.run_id;
 
 -- name: redrives_are_due
 -- Whether a group on its way has its next runs to make.

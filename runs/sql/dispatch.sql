@@ -26,26 +26,20 @@ FROM beatkeeper_pool pool WHERE pool.id = %(pool)s;
 
 -- name: living_workers
 -- Workers of the pool that may claim, the slots they have for us, and the one tenant they work for if they do.
-SELECT node.incarnation, greatest(0, node.slots - node.foreign_busy), node.tenant_id FROM beatkeeper_worker_node node
-WHERE node.pool_id = %(pool)s AND {{living_worker(node, %(now)s)}};
+SELECT worker.incarnation, greatest(0, worker.slots - worker.foreign_busy), worker.tenant_id
+FROM beatkeeper_worker_node worker
+WHERE worker.pool_id = %(pool)s AND {{living_worker(worker, %(now)s)}};
 
 -- name: targets_of_workers
 -- Of what each of these workers knows that which the pool exports, and for whom: none, for everybody.
-SELECT node.incarnation, node.tenant_id,
-       ARRAY(SELECT unnest(node.known_targets)::text INTERSECT SELECT unnest(%(exported)s::text[]))
-FROM beatkeeper_worker_node node
-WHERE node.incarnation = ANY (%(nodes)s::uuid[]);
+SELECT worker.incarnation, worker.tenant_id,
+       ARRAY(SELECT unnest(worker.known_targets)::text INTERSECT SELECT unnest(%(exported)s::text[]))
+FROM beatkeeper_worker_node worker
+WHERE worker.incarnation = ANY (%(nodes)s::uuid[]);
 
 -- name: queues_with_ready_runs
--- Tenants with work in the pool by loose index scan: one probe each, however long their backlogs.
-WITH RECURSIVE tenant (id) AS (
-    SELECT min(tenant_id) FROM beatkeeper_live_run WHERE state = 'ready' AND pool_id = %(pool)s
-    UNION ALL
-    SELECT (SELECT min(tenant_id) FROM beatkeeper_live_run
-            WHERE state = 'ready' AND pool_id = %(pool)s AND tenant_id > tenant.id)
-    FROM tenant WHERE tenant.id IS NOT NULL
-)
-SELECT id FROM tenant WHERE id IS NOT NULL;
+-- Tenants with work in the pool, by one probe each, however long their backlogs.
+{{distinct_values(tenant_id, beatkeeper_live_run, state = 'ready' AND pool_id = %(pool)s)}};
 
 -- name: occupied
 -- Exact counts of what each queue has handed over: running, the slots that takes, queued, and the slots taken elsewhere
@@ -109,8 +103,8 @@ UPDATE beatkeeper_queue queue
 SET reason = new.reason, tokens = new.tokens, tokens_at = new.tokens_at, day = new.day, day_count = new.day_count,
     queued = new.queued
 FROM (
-    SELECT * FROM unnest(%(tenants)s::int[], %(reasons)s::text[], %(tokens)s::float8[], %(tokens_at)s::timestamptz[],
-                         %(days)s::date[], %(day_counts)s::bigint[], %(queued)s::int[])
+    SELECT * FROM unnest(%(tenant_id)s::int[], %(reason)s::text[], %(tokens)s::float8[], %(tokens_at)s::timestamptz[],
+                         %(day)s::date[], %(day_count)s::bigint[], %(queued)s::int[])
         AS given (tenant_id, reason, tokens, tokens_at, day, day_count, queued)
     ORDER BY tenant_id
 ) new

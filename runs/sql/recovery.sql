@@ -58,15 +58,8 @@ SET state = CASE WHEN moved.tenant_id IS NULL THEN 'ready' ELSE 'blocked' END,
 FROM moved WHERE live.id = moved.id;
 
 -- name: tenants_at_their_budget
--- Tenants whose retries wait for their budget, by loose index scan: one probe each, however many wait.
-WITH RECURSIVE tenant (id) AS (
-    (SELECT budget_tenant FROM beatkeeper_live_run WHERE budget_tenant > 0 ORDER BY budget_tenant LIMIT 1)
-    UNION ALL
-    SELECT (SELECT live.budget_tenant FROM beatkeeper_live_run live
-            WHERE live.budget_tenant > tenant.id ORDER BY live.budget_tenant LIMIT 1)
-    FROM tenant WHERE tenant.id IS NOT NULL
-)
-SELECT id FROM tenant WHERE id IS NOT NULL;
+-- Tenants whose retries wait for their budget, by one probe each, however many wait.
+{{distinct_values(budget_tenant, beatkeeper_live_run, budget_tenant > 0)}};
 
 -- name: make_budgets
 -- A tenant's row comes with its first retry, full. Of those that have one none is tried: the insert would wait for
@@ -118,62 +111,53 @@ WHERE budget.tenant_id = new.tenant_id;
 -- name: present_workers
 -- Living incarnations with the age of their last beat: who may have lost the lease, and how many share its pool and
 -- tenant.
-SELECT node.incarnation, node.pool_id, node.name, node.last_beat_at, node.held_until, node.lease_seconds,
-       node.tenant_id
-FROM beatkeeper_worker_node node
-WHERE node.state IN ('active', 'draining');
+SELECT incarnation, pool_id, name, last_beat_at, held_until, lease_seconds, tenant_id
+FROM beatkeeper_worker_node WHERE state IN ('active', 'draining');
 
 -- name: hold_workers
 -- Many fell silent at once: they keep their claims for one more lease. A row that is locked is sending a heartbeat.
 WITH silent AS MATERIALIZED (
-    SELECT incarnation FROM beatkeeper_worker_node node
-    WHERE incarnation = ANY (%(workers)s::uuid[]) AND NOT {{within_lease(node, %(now)s)}}
+    SELECT incarnation FROM beatkeeper_worker_node worker
+    WHERE incarnation = ANY (%(workers)s::uuid[]) AND NOT {{within_lease(worker, %(now)s)}}
     ORDER BY incarnation FOR UPDATE SKIP LOCKED
 )
-UPDATE beatkeeper_worker_node node SET held_until = %(now)s + make_interval(secs => lease_seconds)
-FROM silent WHERE node.incarnation = silent.incarnation;
+UPDATE beatkeeper_worker_node worker SET held_until = %(now)s + make_interval(secs => lease_seconds)
+FROM silent WHERE worker.incarnation = silent.incarnation;
 
 -- name: expire_workers
 -- Incarnations that kept silent for their lease, read again under the lock: one that sent a heartbeat since is spared.
 -- SKIP LOCKED: a row that is locked is sending one, or was cut off while it did; the next pass looks again.
 WITH silent AS MATERIALIZED (
-    SELECT incarnation FROM beatkeeper_worker_node node
+    SELECT incarnation FROM beatkeeper_worker_node worker
     WHERE incarnation = ANY (%(workers)s::uuid[]) AND state IN ('active', 'draining')
-      AND NOT {{within_lease(node, %(now)s)}}
+      AND NOT {{within_lease(worker, %(now)s)}}
     ORDER BY incarnation FOR UPDATE SKIP LOCKED
 )
-UPDATE beatkeeper_worker_node node SET state = 'lost', held_until = NULL
-FROM silent WHERE node.incarnation = silent.incarnation
-RETURNING node.incarnation, node.name, node.pool_id;
+UPDATE beatkeeper_worker_node worker SET state = 'lost', held_until = NULL
+FROM silent WHERE worker.incarnation = silent.incarnation
+RETURNING worker.incarnation, worker.name, worker.pool_id;
 
 -- name: claims_of_lost_workers
--- Running rows of incarnations that are lost, gone or unknown: workers by loose index scan, then their rows.
-WITH RECURSIVE holder (worker) AS (
-    (SELECT worker FROM beatkeeper_live_run WHERE state = 'running' ORDER BY worker LIMIT 1)
-    UNION ALL
-    SELECT (SELECT live.worker FROM beatkeeper_live_run live
-            WHERE live.state = 'running' AND live.worker > holder.worker ORDER BY live.worker LIMIT 1)
-    FROM holder WHERE holder.worker IS NOT NULL
-)
+-- Running rows of incarnations that are lost, gone or unknown: workers by one probe each, then their rows.
 SELECT live.id, live.claim_seq
-FROM holder
-LEFT JOIN beatkeeper_worker_node node ON node.incarnation = holder.worker
+FROM ({{distinct_values(worker, beatkeeper_live_run, state = 'running')}}) holder (worker)
+LEFT JOIN beatkeeper_worker_node worker ON worker.incarnation = holder.worker
 CROSS JOIN LATERAL (
     SELECT id, claim_seq FROM beatkeeper_live_run
     WHERE state = 'running' AND beatkeeper_live_run.worker = holder.worker
     ORDER BY id LIMIT %(most)s
 ) live
-WHERE holder.worker IS NOT NULL AND (node.incarnation IS NULL OR node.state IN ('lost', 'left'))
+WHERE worker.incarnation IS NULL OR worker.state IN ('lost', 'left')
 LIMIT %(most)s;
 
 -- name: unlisted_claims
 -- Claimed before the incarnation's previous heartbeat and not in hand at its last: no child works on it. Between the
 -- two the worker had its answer, so the claim cannot be under way to it any more.
 SELECT live.id, live.claim_seq
-FROM beatkeeper_worker_node node
-JOIN beatkeeper_live_run live ON live.state = 'running' AND live.worker = node.incarnation
-WHERE node.state IN ('active', 'draining')
-  AND live.claimed_at < node.previous_beat_at AND live.claim_token <> ALL (node.held)
+FROM beatkeeper_worker_node worker
+JOIN beatkeeper_live_run live ON live.state = 'running' AND live.worker = worker.incarnation
+WHERE worker.state IN ('active', 'draining')
+  AND live.claimed_at < worker.previous_beat_at AND live.claim_token <> ALL (worker.held)
 LIMIT %(most)s;
 
 -- name: overdue_claims
@@ -235,9 +219,9 @@ UPDATE beatkeeper_live_run live SET state = 'ready', reason = '' FROM locked WHE
 -- name: release_known
 -- blocked -> ready, of targets that a living worker of the pool, or of the tenant in it, knows by now.
 WITH known AS MATERIALIZED (
-    SELECT DISTINCT node.pool_id, node.tenant_id, target.key
-    FROM beatkeeper_worker_node node CROSS JOIN LATERAL unnest(node.known_targets) AS target (key)
-    WHERE {{living_worker(node, %(now)s)}}
+    SELECT DISTINCT worker.pool_id, worker.tenant_id, target.key
+    FROM beatkeeper_worker_node worker CROSS JOIN LATERAL unnest(worker.known_targets) AS target (key)
+    WHERE {{living_worker(worker, %(now)s)}}
 ), locked AS MATERIALIZED (
     SELECT live.id FROM beatkeeper_live_run live
     JOIN known ON known.pool_id = live.pool_id AND known.key = live.target_key
@@ -306,8 +290,8 @@ DELETE FROM beatkeeper_worker_node WHERE state IN ('lost', 'left') AND last_beat
 -- queued -> ready, where the workers that knew the target are gone and others live: dispatch will block it. SKIP
 -- LOCKED: a worker that came back may be claiming it.
 WITH nodes AS MATERIALIZED (
-    SELECT node.pool_id, node.tenant_id, node.known_targets FROM beatkeeper_worker_node node
-    WHERE {{living_worker(node, %(now)s)}}
+    SELECT worker.pool_id, worker.tenant_id, worker.known_targets FROM beatkeeper_worker_node worker
+    WHERE {{living_worker(worker, %(now)s)}}
 ), locked AS MATERIALIZED (
     SELECT live.id FROM beatkeeper_live_run live
     WHERE live.state = 'queued' AND live.queued_at < %(now)s - make_interval(secs => %(lease)s)

@@ -73,10 +73,10 @@ class FrameBuffer:
 
 def publication(wakeup: Wakeup, identity: str, channel: int, origin: str) -> bytes:
     """Return the frames of method, header and body: to the default exchange, mandatory."""
-    paper = FrameBuffer()
+    buffer = FrameBuffer()
     arguments = dumps("Bssbb", (0, "", wakeup.broker_queue, True, False))
-    frame_writer(paper, paper)(1, channel, Basic.Publish, arguments, message(wakeup, identity, origin))
-    return paper.written
+    frame_writer(buffer, buffer)(1, channel, Basic.Publish, arguments, message(wakeup, identity, origin))
+    return buffer.written
 
 
 def message(wakeup: Wakeup, identity: str, origin: str) -> Any:

@@ -9,7 +9,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
 from uuid import UUID
 
 from django.conf import settings
@@ -35,6 +34,8 @@ BEGINNING = (-(2**63), str(UUID(int=0)))
 WAKEUPS_PER_SLOT = 2
 # Room given to queues that have no runs for it is passed on to the others so many times.
 MAX_ROUNDS = 4
+# The columns of a queue that a pass writes.
+WRITTEN = ("tenant_id", "reason", "tokens", "tokens_at", "day", "day_count", "queued")
 
 
 @dataclass(slots=True)
@@ -88,19 +89,17 @@ def dispatch_pool(
     return done
 
 
+@dataclass(eq=False, repr=False)
 class DispatchPass(PoolLoad):
     """One pass over one pool, in the caller's transaction."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.done = Dispatched()
+    done: Dispatched = field(default_factory=Dispatched)
 
     def run(self) -> Dispatched:
         self._see_workers()
         self._find_queues()
         self._read_queues()
-        self._make_queues()
-        self.done.broker_queues = self.made_queues
+        self.done.broker_queues = self._make_queues()
         self._uncount_returned()
         handed: Counter[int] = Counter()
         if self.memory.workers.nodes:
@@ -128,8 +127,7 @@ class DispatchPass(PoolLoad):
             if all(round_handed[tenant] == count for tenant, count in given.items()):
                 break
             for tenant, count in given.items():
-                load = self.loads[tenant]
-                load.ready = round_handed[tenant] == count
+                self.loads[tenant].ready = round_handed[tenant] == count
         return handed
 
     def _share_out(self, handed: Counter[int]) -> tuple[Counter[int], Counter[int]]:
@@ -180,8 +178,7 @@ class DispatchPass(PoolLoad):
             queue.depth = deeper if chosen.left_behind[tenant] else 0
 
     def _best(self, given: Mapping[int, int]) -> list[Candidate]:
-        depth = MAX_IN_A_PASS
-        wanted = []
+        depth, wanted = MAX_IN_A_PASS, []
         for tenant, count in given.items():
             more = min(depth, self.memory.queues[tenant].depth)
             depth -= more
@@ -227,7 +224,7 @@ class DispatchPass(PoolLoad):
         if not self.queues[run.tenant_id].allowed:
             return Reason.NOT_ALLOWED
         # Before what is known, which is read of these alone.
-        if run.target_key not in self.exported:
+        if run.target_key not in self.memory.workers.exported:
             return Reason.NOT_EXPORTED
         if not self.memory.workers.knows(run.tenant_id, run.target_key):
             return Reason.UNKNOWN_TARGET
@@ -248,12 +245,11 @@ class DispatchPass(PoolLoad):
             if within or nth >= most:
                 continue
             level = max(0, min(HIGHEST_PRIORITY, (at - run.rank) * HIGHEST_PRIORITY // bound))
-            wakeup = made[run.tenant_id].get(level)
-            if wakeup is None:
+            wakeups = made[run.tenant_id]
+            if level not in wakeups:
                 queue = f"{self.pool.id}:{run.tenant_id}"
-                wakeup = Wakeup(self.queues[run.tenant_id].broker_queue, queue, level)
-                made[run.tenant_id][level] = wakeup
-            yield wakeup
+                wakeups[level] = Wakeup(self.queues[run.tenant_id].broker_queue, queue, level)
+            yield wakeups[level]
 
     def _write_queues(self, handed: Counter[int]) -> None:
         changed = []
@@ -269,7 +265,9 @@ class DispatchPass(PoolLoad):
                 self.done.held[tenant] = reason
             if reason != queue.reason or queue is not self.stored[tenant]:
                 changed.append(queue._replace(reason=reason, queued=queued))
-        self._update_queues(changed)
+        if changed:
+            columns = {name: [getattr(queue, name) for queue in changed] for name in WRITTEN}
+            change(self.connection, "write_queues", {"pool": self.pool.id, **columns})
 
     def _reason(self, queue: QueueRow, occupied: int) -> str:
         if queue.tenant_id in self.held:
@@ -279,18 +277,3 @@ class DispatchPass(PoolLoad):
         if None not in self.slots and queue.tenant_id not in self.slots:
             return Reason.NO_LIVE_WORKER
         return (queue.limit_reached(occupied, self.now) if queue.limited else "") or self.notice
-
-    def _update_queues(self, queues: Sequence[QueueRow]) -> None:
-        if not queues:
-            return
-        values = {
-            "pool": self.pool.id,
-            "tenants": [queue.tenant_id for queue in queues],
-            "reasons": [queue.reason for queue in queues],
-            "tokens": [queue.tokens for queue in queues],
-            "tokens_at": [queue.tokens_at for queue in queues],
-            "days": [queue.day for queue in queues],
-            "day_counts": [queue.day_count for queue in queues],
-            "queued": [queue.queued for queue in queues],
-        }
-        change(self.connection, "write_queues", values)

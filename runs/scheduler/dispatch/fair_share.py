@@ -92,8 +92,8 @@ def to_recall(capacity: int, queues: Iterable[QueueLoad]) -> dict[int, int]:
     """
     loads = [split(load)[1] for load in queues]
     each = capacity / (sum(load.weight for load in loads) or 1)
-    hungry = [load for load in loads if load.ready and load.most != 0 and not load.keeps_to_own]
-    if all(load.running >= each * load.weight for load in hungry):
+    may_go = [load for load in loads if load.ready and load.most != 0 and not load.keeps_to_own]
+    if not any(load.running < each * load.weight for load in may_go):
         return {}
     return {load.tenant_id: count for load in loads if (count := _too_many(load, each * load.weight))}
 
@@ -109,7 +109,7 @@ def _too_many(load: QueueLoad, share: float) -> int:
     return max(0, load.queued - int((share + MIN_SLACK - load.running) * load.per_place + load.turnover))
 
 
-def believed(slots: int, at_work: Sequence[int], shared_slots: int) -> int:
+def usable_slots(slots: int, at_work: Sequence[int], shared_slots: int) -> int:
     """Return how many of the slots that a tenant's own workers report are filled, by how many were busy lately.
 
     Beside slots for all tenants only as many count as those workers will soon show at work: workers of the whole pool
@@ -155,7 +155,7 @@ def share_out_own(queues: Iterable[QueueLoad], most: int) -> tuple[Counter[int],
 def share_out(
     capacity: int, queues: Iterable[QueueLoad], queues_of_pool: int, kept: int, most: int
 ) -> dict[int, int]:
-    """Return how many runs each queue may hand over now, by tenant, the hungriest first; others are left out.
+    """Return how many runs each queue may hand over now, by tenant, the least served first; others are left out.
 
     Each place goes to the queue that had least by weight, counting a second of what it holds as had. A queue below
     its weighted share gets a place even if no slot is free, so that the next one is its own; a queue above its share
@@ -171,18 +171,18 @@ def share_out(
     free = capacity - sum(load.running + load.waiting for load in loads)
     quick_kept = 0 if capacity < MIN_SLOTS_WITH_RESERVE else kept
     given: dict[int, int] = {}
-    hungry = [
+    contenders = [
         (load.served + held / load.weight, load.tenant_id, held, load)
         for load in loads
         if load.ready and load.most != 0
         for held in [load.to_be_held(share * load.weight)]
     ]
-    heapify(hungry)
-    while hungry and free > -slack and most > 0:
-        hunger, tenant, held, load = hungry[0]
+    heapify(contenders)
+    while contenders and free > -slack and most > 0:
+        virtual_time, tenant, held, load = contenders[0]
         has_some = load.running or load.queued or tenant in given
         if has_some and held + 1 > share * load.weight and idle <= (quick_kept if load.quick else kept):
-            heappop(hungry)
+            heappop(contenders)
             continue
         before = given.get(tenant, 0)
         room = most if load.most is None else min(most, load.most - before)
@@ -192,7 +192,7 @@ def share_out(
         if load.queued + given[tenant] > load.turnover:
             idle -= 1
         if load.most is None or given[tenant] < load.most:
-            heapreplace(hungry, (hunger + 1 / load.weight, tenant, held + 1, load))
+            heapreplace(contenders, (virtual_time + 1 / load.weight, tenant, held + 1, load))
         else:
-            heappop(hungry)
+            heappop(contenders)
     return given

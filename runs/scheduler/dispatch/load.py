@@ -45,33 +45,31 @@ class DispatchedPool(NamedTuple):
     broker: str
 
 
+@dataclass(eq=False, repr=False)
 class PoolLoad:
     """The queues of a pool as one pass finds them."""
 
-    def __init__(
-        self, connection: Connection, pool: DispatchedPool, now: datetime, memory: PoolMemory, notice: str
-    ) -> None:
-        self.connection = connection
-        self.pool = pool
-        self.now = now
-        self.memory = memory
-        self.notice = notice
-        self.exported = frozenset(pool.exported)
-        self.suspensions: SuspensionSet = read_suspensions(connection, now)
-        # Broker queues that this pass made.
-        self.made_queues: list[str] = []
-        # Tenants with ready runs; of those whom a suspension holds as a whole, why.
-        self.ready: set[int] = set()
-        self.held: dict[int, str] = {}
-        # As they are stored, and as this pass leaves them.
-        self.stored: dict[int, QueueRow] = {}
-        self.queues: dict[int, QueueRow] = {}
-        self.loads: dict[int, QueueLoad] = {}
-        # Slots by the tenant they are for; None: for everybody. The nodes that are for one alone.
-        self.slots: Counter[int | None] = Counter()
-        self.own_nodes: list[UUID] = []
-        # Slots that runs take on nodes which are no longer counted: draining ones above all.
-        self.slots_elsewhere = 0
+    connection: Connection
+    pool: DispatchedPool
+    now: datetime
+    memory: PoolMemory
+    notice: str
+    suspensions: SuspensionSet = field(init=False)
+    # Tenants with ready runs; of those whom a suspension holds as a whole, why.
+    ready: set[int] = field(default_factory=set)
+    held: dict[int, str] = field(default_factory=dict)
+    # As they are stored, and as this pass leaves them.
+    stored: dict[int, QueueRow] = field(default_factory=dict)
+    queues: dict[int, QueueRow] = field(default_factory=dict)
+    loads: dict[int, QueueLoad] = field(default_factory=dict)
+    # Slots by the tenant they are for; None: for everybody. The workers that are for one alone.
+    slots: Counter[int | None] = field(default_factory=Counter)
+    own_nodes: list[UUID] = field(default_factory=list)
+    # Slots that runs take on workers which are no longer counted: draining ones above all.
+    slots_elsewhere: int = 0
+
+    def __post_init__(self) -> None:
+        self.suspensions = read_suspensions(self.connection, self.now)
 
     @property
     def shared_slots(self) -> int:
@@ -83,10 +81,9 @@ class PoolLoad:
 
     def _see_workers(self) -> None:
         """Count the slots of living workers."""
-        values = {"pool": self.pool.id, "now": self.now}
-        living = rows(self.connection, "living_workers", values)
+        living = rows(self.connection, "living_workers", {"pool": self.pool.id, "now": self.now})
         nodes = {node for node, _slots, _tenant in living}
-        self.memory.workers.see(self.connection, nodes, self.exported)
+        self.memory.workers.see(self.connection, nodes, self.pool.exported)
         for _node, slots, tenant in living:
             self.slots[tenant] += slots
         self.own_nodes = [node for node, _slots, tenant in living if tenant is not None]
@@ -102,33 +99,25 @@ class PoolLoad:
             if suspension is not None:
                 self.held[tenant] = suspension.reason
         self.ready -= self.held.keys()
-        self.loads = {
-            tenant: QueueLoad(
-                tenant,
-                running=slots,
-                queued=queued,
-                ready=tenant in self.ready,
-                batched=running - slots,
-                own_running=own_running,
-            )
-            for tenant, running, slots, queued, _elsewhere, own_running in counted
-        }
+        for tenant, running, slots, queued, elsewhere, own_running in counted:
+            load = QueueLoad(tenant, running=slots, queued=queued, ready=tenant in self.ready)
+            load.batched, load.own_running = running - slots, own_running
+            self.loads[tenant] = load
+            self.slots_elsewhere += elsewhere
         for tenant in self.ready - self.loads.keys():
             self.loads[tenant] = QueueLoad(tenant)
-        self.slots_elsewhere = sum(elsewhere for *_, elsewhere, _own_running in counted)
 
     def _read_queues(self) -> None:
-        tenants = [*self.loads, *self.held]
-        values = {"pool": self.pool.id, "tenants": tenants}
+        values = {"pool": self.pool.id, "tenants": [*self.loads, *self.held]}
         self.stored = {row[0]: QueueRow(*row) for row in rows(self.connection, "queues", values)}
         self.queues = dict(self.stored)
 
-    def _make_queues(self) -> None:
-        """Make the queues of tenants whose first ready run in the pool this is."""
+    def _make_queues(self) -> list[str]:
+        """Make the queues of tenants whose first ready run in the pool this is, and return their broker queues."""
         with_work = sorted(self.ready | self.held.keys())
         missing = [self.queues[tenant] for tenant in with_work if self.queues[tenant].queue_id is None]
         if not missing:
-            return
+            return []
         room = settings.DEDICATED_QUEUES - self.pool.queues
         broker_queues = [
             broker_queue_name(self.pool, queue, dedicated=number < room or not self.pool.shared)
@@ -139,7 +128,7 @@ class PoolLoad:
         change(self.connection, "make_queues", made)
         self.pool = self.pool._replace(queues=self.pool.queues + len(missing))
         self._read_queues()
-        self.made_queues = [self.queues[tenant].broker_queue for tenant in tenants]
+        return [self.queues[tenant].broker_queue for tenant in tenants]
 
     def _uncount_returned(self) -> None:
         """Take runs that came back before they were claimed, as after a pause, out of the day's count."""
@@ -156,15 +145,12 @@ class PoolLoad:
 
         It looks at what is queued, which windows bound, and not at all that workers report to know.
         """
-        tenants = [
-            tenant
-            for tenant in self.memory.workers.own_targets
-            if tenant in self.loads and self.loads[tenant].queued
-        ]
+        own_targets = self.memory.workers.own_targets
+        tenants = [tenant for tenant, load in self.loads.items() if load.queued and tenant in own_targets]
         if tenants:
             values = {"pool": self.pool.id, "tenants": tenants}
             for tenant, target, count in rows(self.connection, "queued_for_own", values):
-                if target in self.memory.workers.own_targets[tenant]:
+                if target in own_targets[tenant]:
                     self.loads[tenant].own_queued += count
 
     def _weigh(self) -> None:
@@ -179,7 +165,7 @@ class PoolLoad:
             if looks := self.memory.queues[tenant].own_at_work:
                 at_work = [count for _, count in looks]
                 load.has_own_workers = True
-                load.own_slots = shares.believed(self.slots[tenant], at_work, self.slots[None])
+                load.own_slots = shares.usable_slots(self.slots[tenant], at_work, self.slots[None])
 
     def _recall(self) -> None:
         too_many = shares.to_recall(self.shared_slots, self.loads.values())

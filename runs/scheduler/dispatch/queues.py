@@ -4,6 +4,7 @@ Bucket and day count are in the queue's row, written by the pass that hands over
 decider. A bucket or a day from the future was written before the database's clock was set back.
 """
 
+from collections.abc import Iterator
 from datetime import date, datetime, timezone
 from typing import NamedTuple
 
@@ -33,24 +34,21 @@ class QueueRow(NamedTuple):
 
     def room(self, occupied: int, now: datetime) -> int | None:
         """Return how many runs its own limits leave; None without limits."""
-        rooms = []
-        if self.max_running is not None:
-            rooms.append(self.max_running - occupied)
-        if self.daily_quota is not None:
-            rooms.append(self.daily_quota - self.counted(now))
-        if self.rate_limit is not None:
-            rooms.append(int(self.bucket(now)))
+        rooms = [room for _limit, room in self._rooms(occupied, now)]
         return max(0, min(rooms)) if rooms else None
 
     def limit_reached(self, occupied: int, now: datetime) -> str:
         """Return the limit that leaves nothing; of several the one that will last longest."""
-        if self.daily_quota is not None and self.counted(now) >= self.daily_quota:
-            return Reason.DAILY_QUOTA
-        if self.max_running is not None and occupied >= self.max_running:
-            return Reason.MAX_RUNNING
-        if self.rate_limit is not None and self.bucket(now) < 1:
-            return Reason.RATE_LIMIT
-        return ""
+        return next((limit for limit, room in self._rooms(occupied, now) if room < 1), "")
+
+    def _rooms(self, occupied: int, now: datetime) -> Iterator[tuple[Reason, int]]:
+        """Yield what each limit leaves, the one that lasts longest first."""
+        if self.daily_quota is not None:
+            yield Reason.DAILY_QUOTA, self.daily_quota - self.counted(now)
+        if self.max_running is not None:
+            yield Reason.MAX_RUNNING, self.max_running - occupied
+        if self.rate_limit is not None:
+            yield Reason.RATE_LIMIT, int(self.bucket(now))
 
     def bucket(self, now: datetime) -> float:
         """Return the tokens: at most a second's worth of the rate, and never less than one run's."""

@@ -16,6 +16,17 @@
 ({{target_key}} = ANY ({{pool}}.exported_tasks)
  OR EXISTS (SELECT FROM unnest({{pool}}.exported_kinds) AS export (kind) WHERE {{target_key}} = 'kind:' || kind))
 
+-- fragment: distinct_values(column, table, condition)
+-- By loose index scan: one probe each, however many rows have the same.
+WITH RECURSIVE found (value) AS (
+    (SELECT {{column}} FROM {{table}} WHERE {{condition}} ORDER BY {{column}} LIMIT 1)
+    UNION ALL
+    SELECT (SELECT {{column}} FROM {{table}} WHERE {{condition}} AND {{column}} > found.value
+            ORDER BY {{column}} LIMIT 1)
+    FROM found WHERE found.value IS NOT NULL
+)
+SELECT value FROM found WHERE value IS NOT NULL
+
 -- fragment: scheduled(live)
 -- Its job's schedule planned it: it counts for the overlap policy, and a pause of the job holds it.
 {{live}}.trigger IN ('schedule', 'catch_up')

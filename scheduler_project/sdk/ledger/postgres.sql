@@ -350,19 +350,9 @@ WITH waiting AS MATERIALIZED (
     SELECT job.id AS job_id, held.pool_id
     FROM unnest(%(jobs)s::uuid[]) AS job (id)
     CROSS JOIN LATERAL (
-        WITH RECURSIVE pool (id) AS (
-            (SELECT live.pool_id FROM beatkeeper_live_run live
-             WHERE live.state = 'blocked' AND live.reason = 'concurrency' AND live.job_id = job.id
-             ORDER BY live.pool_id LIMIT 1)
-            UNION ALL
-            SELECT (SELECT live.pool_id FROM beatkeeper_live_run live
-                    WHERE live.state = 'blocked' AND live.reason = 'concurrency' AND live.job_id = job.id
-                      AND live.pool_id > pool.id
-                    ORDER BY live.pool_id LIMIT 1)
-            FROM pool WHERE pool.id IS NOT NULL
-        )
-        SELECT pool.id AS pool_id FROM pool WHERE pool.id IS NOT NULL
-    ) held
+        {{distinct_values(pool_id, beatkeeper_live_run,
+                          state = 'blocked' AND reason = 'concurrency' AND job_id = job.id)}}
+    ) held (pool_id)
 ), room AS MATERIALIZED (
     SELECT waiting.job_id, waiting.pool_id, gate.max_running IS NULL AS free,
            gate.max_running - (
@@ -396,12 +386,8 @@ WHERE live.id = ANY (ARRAY(SELECT id FROM chosen));
 -- Of the runs that wait for the others of their job, the oldest goes once none of these is left. The caller holds the
 -- gates, and what ended is committed or its own. Every look is a probe of an index, written so that the planner, who
 -- expects few runs of a job, cannot walk through a long queue of waiting ones instead.
-WITH RECURSIVE blocked (reason) AS (
-    (SELECT live.reason FROM beatkeeper_live_run live WHERE live.state = 'blocked' ORDER BY live.reason LIMIT 1)
-    UNION ALL
-    SELECT (SELECT live.reason FROM beatkeeper_live_run live
-            WHERE live.state = 'blocked' AND live.reason > blocked.reason ORDER BY live.reason LIMIT 1)
-    FROM blocked WHERE blocked.reason IS NOT NULL
+WITH blocked (reason) AS MATERIALIZED (
+    {{distinct_values(reason, beatkeeper_live_run, state = 'blocked')}}
 ), next AS MATERIALIZED (
     SELECT oldest.id, oldest.available_at > clock_timestamp() AS early
     FROM unnest(%(jobs)s::uuid[]) AS job (id)

@@ -59,8 +59,8 @@ def test_groups_are_found_by_probes_and_counted_up_to_a_bound(connection: Connec
     assert_cheap(cost, buffers=cost.rows * 400)
 
 
-def test_tenants_with_letters_are_found_by_one_probe_each(connection: Connection) -> None:
-    cost = cost_of(connection, SQL["tenants_with_letters"], {"most": 500})
+def test_tenants_with_dead_letters_are_found_by_one_probe_each(connection: Connection) -> None:
+    cost = cost_of(connection, SQL["tenants_with_dead_letters"], {"most": 500})
     assert_cheap(cost, buffers=8 * cost.rows)
 
 
@@ -79,7 +79,7 @@ def test_a_step_of_a_redrive_reads_its_next_letters_however_far_it_has_come(conn
         "tenant": TENANT, "fingerprint": "storm", "cursor_at": now() - timedelta(hours=4), "cursor": UUID(int=0),
         "until": now(), "most": 100, "redrive": UUID(int=0),
     }  # fmt: skip
-    assert_cheap(cost_of(connection, SQL["letters_after"], values), buffers=250)
+    assert_cheap(cost_of(connection, SQL["dead_letters_after"], values), buffers=250)
 
 
 def test_whether_a_redrive_is_due_is_a_probe(connection: Connection) -> None:

@@ -589,7 +589,9 @@ def test_runs_of_a_tenant_that_lost_the_pool_are_blocked(session: Session) -> No
     assert (goes.state, stays.state, stays.reason) == ("queued", "blocked", "not_allowed")
 
 
-def test_places_that_a_hungrier_queue_has_no_runs_for_go_to_the_others(session: Session, pool: Pool) -> None:
+def test_places_that_a_queue_further_below_its_share_has_no_runs_for_go_to_the_others(
+    session: Session, pool: Pool
+) -> None:
     make_worker(pool, slots=1000)
     modest, busy = make_job(pool=pool), make_job(pool=pool)
     for _ in range(10):

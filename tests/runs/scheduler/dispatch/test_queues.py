@@ -104,7 +104,7 @@ def test_over_a_minute_of_any_looks_no_more_than_the_rate_and_one_burst_goes() -
     assert 7 * 59 <= gone <= 7 * 60 + 7
 
 
-def test_a_clock_that_was_set_back_makes_nobody_hungrier() -> None:
+def test_a_clock_that_was_set_back_changes_nobodys_turn() -> None:
     """Who has nine tenths of the slots would have had least of all, for as long as the clock went back."""
     queues, at = QueueMemories(), NOON.timestamp()
     for look in (0.0, 0.1, -3600.0, -3600.0, -3599.9):

@@ -11,11 +11,11 @@ import pytest
 
 from runs.scheduler.dispatch.fair_share import (
     QueueLoad,
-    believed,
     reserve,
     share_out,
     share_out_own,
     to_recall,
+    usable_slots,
 )
 from runs.scheduler.dispatch.load import MAX_IN_A_PASS
 from runs.scheduler.dispatch.queue_memory import OWN_SECONDS, QueueMemories
@@ -82,7 +82,7 @@ class SimulatedPool:
         loads[TEAM].has_own_workers = True
         self.queues.look(loads, self.clock)
         looks = [count for _, count in self.queues[TEAM].own_at_work]
-        loads[TEAM].own_slots = believed(self.own_slots, looks, self.shared_slots)
+        loads[TEAM].own_slots = usable_slots(self.own_slots, looks, self.shared_slots)
         for tenant, count in to_recall(self.shared_slots, loads.values()).items():
             self.queued[tenant] = self.queued[tenant][: len(self.queued[tenant]) - count]
             loads[tenant].queued -= count

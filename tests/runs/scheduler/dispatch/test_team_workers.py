@@ -92,7 +92,7 @@ def test_claims_that_a_team_only_holds_bring_it_no_more_runs(session: Session, p
 
 
 @pytest.mark.parametrize("has_shared_slots", [True, False])
-def test_what_a_team_began_lately_is_believed_for_some_seconds_only(
+def test_what_a_team_began_lately_counts_for_some_seconds_only(
     session: Session, pool: Pool, has_shared_slots: bool
 ) -> None:
     """What is queued then for slots that take nothing more goes back, whoever has the slots that are for everybody."""
