@@ -10,11 +10,21 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
-from runs.sql import Connection, array, change, quoted, rows
+from runs.reasons import Reason
+from runs.sql import Connection, Row, array, change, quoted, rows
 from runs.states import FinalState, LiveState
 from scheduler_project.sdk.ids import attempt_id
 from scheduler_project.sdk.ledger.postgres import OUTCOMES
 from scheduler_project.sdk.outcomes import CANCELLED, WORKER_LOST
+
+# The statements for reasons that count runs, workers or pools. The others are the run's own: `held_by` and suspensions
+# decide.
+RELEASED_BY: dict[str, str] = {
+    Reason.CONCURRENCY: "release_gated",
+    Reason.UNKNOWN_TARGET: "release_known",
+    Reason.NOT_ALLOWED: "release_permitted",
+    Reason.NOT_EXPORTED: "release_permitted",
+}
 
 
 def mark_queued(connection: Connection, ctids: Sequence[str]) -> int:
@@ -28,22 +38,18 @@ def mark_blocked(connection: Connection, reasons: Mapping[str, str]) -> int:
     return change(connection, "mark_blocked", values) if reasons else 0
 
 
-class Recalled(NamedTuple):
-    tenant_id: int
-    runs: int
-    # Marked as queued since midnight.
-    of_today: int
-
-
 def recall(
     connection: Connection, pool: int, counts: Mapping[int, int], midnight: datetime, most: int
-) -> list[Recalled]:
-    """Take back the least urgent of a queue's runs that no worker has claimed, so many of each tenant."""
+) -> list[Row]:
+    """Take back the least urgent of a queue's runs that no worker has claimed, so many of each tenant.
+
+    Returns for each tenant how many runs these are, and how many of them were marked as queued since midnight.
+    """
     if not counts:
         return []
     queues = {"tenants": list(counts), "counts": list(counts.values())}
     values = {"pool": pool, "midnight": midnight, "most": most, **queues}
-    return [Recalled(*row) for row in rows(connection, "recall", values)]
+    return rows(connection, "recall", values)
 
 
 @dataclass(frozen=True)
@@ -121,14 +127,12 @@ def release_gated(connection: Connection, jobs: Sequence[UUID]) -> int:
     return change(connection, "release_gated", {"jobs": list(jobs)}) if jobs else 0
 
 
-def release_held(connection: Connection, jobs: Sequence[UUID], reason: str, now: datetime, most: int) -> int:
-    values = {"jobs": jobs, "reason": reason, "now": now, "most": most}
-    return change(connection, "release_held", values) if jobs else 0
-
-
-def release_permitted(connection: Connection, jobs: Sequence[UUID], reason: str, most: int) -> int:
-    values = {"jobs": jobs, "reason": reason, "most": most}
-    return change(connection, "release_permitted", values) if jobs else 0
+def release_blocked(
+    connection: Connection, reason: str, jobs: Sequence[UUID], now: datetime, most: int
+) -> int:
+    """Release runs of these jobs that this reason holds no more; the breaker and the overlap have their own way."""
+    values = {"jobs": list(jobs), "reason": reason, "now": now, "most": most}
+    return change(connection, RELEASED_BY.get(reason, "release_held"), values) if jobs else 0
 
 
 def release_waiting(connection: Connection, jobs: Sequence[UUID]) -> int:
@@ -157,11 +161,6 @@ def begin_probes(connection: Connection, jobs: Sequence[UUID], now: datetime) ->
 def release_broken(connection: Connection, jobs: Sequence[UUID], most: int) -> int:
     """Release runs of jobs whose breaker is closed or gone. The caller holds the gates."""
     return change(connection, "release_broken", {"jobs": list(jobs), "most": most}) if jobs else 0
-
-
-def release_known(connection: Connection, jobs: Sequence[UUID], now: datetime, most: int) -> int:
-    values = {"jobs": jobs, "now": now, "most": most}
-    return change(connection, "release_known", values) if jobs else 0
 
 
 def withdraw_unknown(connection: Connection, now: datetime, lease: float) -> int:

@@ -48,7 +48,7 @@ def held(job: Job, count: int) -> list[LiveRun]:
 
 
 def look(session: Session, job: Job) -> int:
-    return sweep.RELEASES["breaker"](session, [job.pk], now(), 100)
+    return sweep.release(session, "breaker", [job.pk], now(), 100)
 
 
 def test_two_failures_reported_at_once_are_two(ledger: Ledger, job: Job) -> None:

@@ -14,7 +14,7 @@ from runs.scheduler.recovery.lost_attempts import fail as fail_claims
 from runs.scheduler.recovery.recover import RecoveryMemory, recover_once
 from runs.sql import change, rows
 from runs.states import LiveState
-from runs.transitions import cancel_live_runs, mark_queued, recall, release_gated, release_held
+from runs.transitions import cancel_live_runs, mark_queued, recall, release_blocked, release_gated
 from scheduler_project.sdk.errors import LedgerUnavailable
 from scheduler_project.sdk.ledger import postgres
 from scheduler_project.sdk.ledger.clock_skew import RoundTrip
@@ -409,9 +409,9 @@ def test_what_a_dispatch_blocks_for_a_pause_lifted_meanwhile_is_found_by_the_nex
     first.execute("BEGIN")
     assert dispatch(first, job).blocked == 1
     Suspension.objects.filter(pk=suspension.pk).update(lifted_at=now())
-    assert release_held(second, [job.pk], "paused", now(), 9) == 0
+    assert release_blocked(second, "paused", [job.pk], now(), 9) == 0
     first.execute("COMMIT")
-    assert release_held(second, [job.pk], "paused", now(), 9) == 1
+    assert release_blocked(second, "paused", [job.pk], now(), 9) == 1
     assert dispatch(first, job).queued == 1
 
 

@@ -13,7 +13,7 @@ from jobs.services.definition import edit_job
 from runs.models import LiveRun, Run
 from runs.scheduler.recovery.lost_attempts import fail as fail_claims
 from runs.scheduler.recovery.recover import RecoveryMemory, recover_once
-from runs.scheduler.recovery.unblock import Sweep, look_again
+from runs.scheduler.recovery.unblock import Sweep, sweep_blocked
 from runs.scheduler.trigger.trigger import trigger_due
 from runs.services.runs import cancel_run
 from runs.states import LiveState
@@ -232,10 +232,10 @@ class TestReleaseAndTrigger:
         first.execute("BEGIN")
         assert trigger_due(first, ALL).runs == 1
         sweep.begin()
-        assert look_again(second, sweep, now(), 500) == 0
+        assert sweep_blocked(second, sweep, now(), 500) == 0
         first.execute("COMMIT")
         sweep.begin()
-        assert look_again(second, sweep, now(), 500) == 1
+        assert sweep_blocked(second, sweep, now(), 500) == 1
         assert unfinished(job) == [("blocked", "overlap"), ("ready", "")]
 
     def test_a_sweep_that_looked_before_the_trigger_releases_under_the_gate_only(
@@ -247,7 +247,7 @@ class TestReleaseAndTrigger:
         looked = look_after(monkeypatch, lambda: release_now(first, job))
         sweep = Sweep()
         sweep.begin()
-        assert look_again(second, sweep, now(), 500) == 0
+        assert sweep_blocked(second, sweep, now(), 500) == 0
         assert looked == [True]
         assert LiveRun.objects.get(pk=oldest.pk).state == "ready"
         assert unfinished(job) == [("blocked", "overlap"), ("ready", "")]

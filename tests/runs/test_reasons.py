@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from runs.models import LiveRun, MissedSpan, Queue
-from runs.reasons import MAX_REASON, Reason, code_of, describe
-from runs.scheduler.recovery.unblock import RELEASES
+from runs.reasons import BLOCKED, MAX_REASON, Reason, code_of, describe
 from runs.sql import SQL
 from scheduler_project.sdk.ledger.postgres import SQL as LEDGER
 
@@ -66,7 +65,7 @@ def test_partial_indexes_name_reasons() -> None:
 
 
 def test_a_blocked_run_says_what_lets_it_go() -> None:
-    assert all(Reason(reason).unblocked_by for reason in RELEASES)
+    assert all(Reason(reason).unblocked_by for reason in BLOCKED)
 
 
 def test_a_note_follows_the_code() -> None:

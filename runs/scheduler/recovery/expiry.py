@@ -35,19 +35,17 @@ class PresentWorker(NamedTuple):
         return timedelta(seconds=self.lease_seconds)
 
 
-class Expired(NamedTuple):
-    held: int = 0
-    lost: int = 0
-
-
 def expire_workers(
     connection: Connection, last_beat: Callable[[PresentWorker], datetime], now: datetime
-) -> Expired:
-    """Hold those that fell silent together for one more lease; expire the others. Their claims are lost then."""
+) -> tuple[int, int]:
+    """Hold those that fell silent together for one more lease; expire the others. Their claims are lost then.
+
+    Returns how many are newly held, and how many have expired.
+    """
     present = [PresentWorker(*row) for row in rows(connection, "present_workers")]
     silent = [worker for worker in present if last_beat(worker) <= now - worker.lease]
     if not silent:
-        return Expired()
+        return 0, 0
     held = _mass_loss(present, silent, now)
     fresh = [worker.incarnation for worker in held if worker.held_until is None]
     if fresh:
@@ -56,10 +54,10 @@ def expire_workers(
     kept = {worker.incarnation for worker in held}
     lost = [worker.incarnation for worker in silent if worker.incarnation not in kept]
     if not lost:
-        return Expired(len(fresh))
+        return len(fresh), 0
     expired = rows(connection, "expire_workers", {"now": now, "workers": lost})
     emit(WorkersExpired(workers=[ExpiredWorker(*row) for row in expired]))
-    return Expired(len(fresh), len(expired))
+    return len(fresh), len(expired)
 
 
 def _mass_loss(

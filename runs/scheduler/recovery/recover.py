@@ -6,7 +6,7 @@ worker cannot be working on it any more, and after an outage of our own every wo
 
 import time
 from dataclasses import asdict, dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 
 from django.conf import settings
 
@@ -18,7 +18,7 @@ from runs.scheduler.recovery.dead_runs import DeadRunRound
 from runs.scheduler.recovery.expiry import PresentWorker, expire_workers
 from runs.scheduler.recovery.lost_attempts import reclaim
 from runs.scheduler.recovery.retry_budget import let_retries_go
-from runs.scheduler.recovery.unblock import SWEEP_SECONDS, Sweep, look_again
+from runs.scheduler.recovery.unblock import SWEEP_SECONDS, Sweep, sweep_blocked
 from runs.sql import Connection
 
 CLAIMS_SECONDS = 1.0
@@ -26,13 +26,14 @@ CLAIMS_SECONDS = 1.0
 MAX_GAP_SECONDS = 10.0
 MAX_AT_ONCE = 500
 MAX_PROMOTION_SECONDS = 0.3
+NEVER = datetime.max.replace(tzinfo=timezone.utc)
 
 
 @dataclass(slots=True)
 class RecoveryMemory:
     """Kept from pass to pass by the scheduler that recovers. A new one trusts nothing for one lease."""
 
-    trusted_from: datetime | None = None
+    trusted_from: datetime = NEVER
     last_pass: datetime | None = None
     last_done: dict[str, datetime] = field(default_factory=dict)
     sweep: Sweep = field(default_factory=Sweep)
@@ -44,12 +45,8 @@ class RecoveryMemory:
         if self.last_pass is None or now - self.last_pass > max_gap:
             self.trusted_from = now + lease()
 
-    def trusts(self, now: datetime) -> bool:
-        return self.trusted_from is not None and now >= self.trusted_from
-
     def last_beat(self, worker: PresentWorker) -> datetime:
         """Return its last heartbeat, or the end of our own outage: until then none could arrive, whatever its lease."""
-        assert self.trusted_from is not None  # noqa: S101 - no worker expires before there is trust
         return max(worker.last_beat_at, self.trusted_from - lease())
 
     def is_due(self, what: str, seconds: float, now: datetime) -> bool:
@@ -88,7 +85,7 @@ def recover_once(connection: Connection, memory: RecoveryMemory, now: datetime) 
     memory.begin(now)
     done.promoted = _promote(connection, now, memory.batch.size)
     done.retried = let_retries_go(connection, now, memory.batch.size)
-    if memory.trusts(now):
+    if now >= memory.trusted_from:
         done.held_workers, done.lost_workers = expire_workers(connection, memory.last_beat, now)
         if memory.is_due("claims", CLAIMS_SECONDS, now):
             done.lost_attempts = reclaim(connection, now, memory.batch.size)
@@ -96,7 +93,7 @@ def recover_once(connection: Connection, memory: RecoveryMemory, now: datetime) 
     if memory.is_due("blocked", SWEEP_SECONDS, now):
         memory.sweep.begin()
         done.released = transitions.withdraw_unknown(connection, now, settings.LEASE_SECONDS)
-    done.released += look_again(connection, memory.sweep, now, memory.batch.size)
+    done.released += sweep_blocked(connection, memory.sweep, now, memory.batch.size)
     memory.last_pass = now
     if done.promoted or done.retried or done.released:
         emit(RunsReleased(promoted=done.promoted, retried=done.retried, released=done.released))

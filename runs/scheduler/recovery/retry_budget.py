@@ -24,10 +24,6 @@ class Budget(NamedTuple):
         seconds = max(0.0, (now - self.tokens_at).total_seconds())
         return min(most_at_once(self.per_minute), self.tokens + seconds * self.per_minute / 60)
 
-    def is_from_the_future(self, now: datetime) -> bool:
-        """Return whether the clock went back by more than lies between two passes: the bucket fills from now on."""
-        return self.tokens_at - now > timedelta(seconds=BURST_SECONDS)
-
 
 def most_at_once(per_minute: int) -> float:
     return max(1.0, per_minute * BURST_SECONDS / 60)
@@ -47,7 +43,9 @@ def let_retries_go(connection: Connection, now: datetime, most: int) -> int:
         counts = {**allowed, **dict.fromkeys(free, most)}
         values = {"tenants": list(counts), "counts": list(counts.values())}
         went: dict[int, int] = dict(rows(connection, "release_retries", values)) if counts else {}
-        begun_anew = {budget.tenant_id for budget in budgets if budget.is_from_the_future(now)}
+        # The clock went back by more than lies between two passes: these fill from now on.
+        future = now + timedelta(seconds=BURST_SECONDS)
+        begun_anew = {budget.tenant_id for budget in budgets if budget.tokens_at > future}
         # The others fill with time alone.
         left = {tenant: tokens[tenant] - went.get(tenant, 0) for tenant in allowed.keys() | begun_anew}
         if left:

@@ -5,10 +5,9 @@ ends after its time, and the next one goes on where it stopped.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
 from uuid import UUID
 
 from runs import transitions
@@ -21,9 +20,6 @@ MAX_LOOK_SECONDS = 0.2
 MAX_JOBS = 200
 NO_JOB = UUID(int=0)
 
-# Of these jobs, at this time, at most so many runs; returns how many went.
-Release = Callable[[Connection, Sequence[UUID], datetime, int], int]
-
 
 @dataclass(slots=True)
 class Sweep:
@@ -32,11 +28,11 @@ class Sweep:
     rounds: dict[str, UUID] = field(default_factory=dict)
 
     def begin(self) -> None:
-        for reason in RELEASES:
+        for reason in BLOCKED:
             self.rounds.setdefault(reason, NO_JOB)
 
 
-def look_again(connection: Connection, sweep: Sweep, now: datetime, most: int) -> int:
+def sweep_blocked(connection: Connection, sweep: Sweep, now: datetime, most: int) -> int:
     """Release a batch of each reason in turn until all rounds, or the time, are over; return how many runs went."""
     until = time.monotonic() + MAX_LOOK_SECONDS
     released = 0
@@ -53,7 +49,7 @@ def look_again(connection: Connection, sweep: Sweep, now: datetime, most: int) -
 def _look_at(connection: Connection, sweep: Sweep, reason: str, after: UUID, now: datetime, most: int) -> int:
     values = {"reason": reason, "after": after, "most": MAX_JOBS}
     jobs = [job for (job,) in rows(connection, "jobs_blocked_for", values)]
-    released = RELEASES[reason](connection, jobs, now, most) if jobs else 0
+    released = release(connection, reason, jobs, now, most) if jobs else 0
     if released >= most:
         return released  # these jobs have more of them
     if len(jobs) == MAX_JOBS:
@@ -63,7 +59,15 @@ def _look_at(connection: Connection, sweep: Sweep, reason: str, after: UUID, now
     return released
 
 
-def _release_waiting(connection: Connection, jobs: Sequence[UUID], now: datetime, most: int) -> int:
+def release(connection: Connection, reason: str, jobs: Sequence[UUID], now: datetime, most: int) -> int:
+    if reason == Reason.OVERLAP:
+        return _release_waiting(connection, jobs)
+    if reason == Reason.BREAKER:
+        return _release_broken(connection, jobs, now, most)
+    return transitions.release_blocked(connection, reason, jobs, now, most)
+
+
+def _release_waiting(connection: Connection, jobs: Sequence[UUID]) -> int:
     """Skip jobs whose gate is locked: its holder releases, or the next round does."""
     alone = [job for (job,) in rows(connection, "jobs_without_others", {"jobs": list(jobs)})]
     if not alone:
@@ -80,26 +84,3 @@ def _release_broken(connection: Connection, jobs: Sequence[UUID], now: datetime,
         free = [job for job in jobs if job not in busy]
         transitions.begin_probes(connection, free, now)
         return transitions.release_broken(connection, free, most)
-
-
-def _release_held(reason: str, connection: Connection, jobs: Sequence[UUID], now: datetime, most: int) -> int:
-    return transitions.release_held(connection, jobs, reason, now, most)
-
-
-def _release_permitted(
-    reason: str, connection: Connection, jobs: Sequence[UUID], now: datetime, most: int
-) -> int:
-    return transitions.release_permitted(connection, jobs, reason, most)
-
-
-# Reasons that count runs, workers or pools. The others are the run's own: `held_by` and suspensions decide.
-OTHERS: dict[str, Release] = {
-    Reason.CONCURRENCY: lambda connection, jobs, _now, _most: transitions.release_gated(connection, jobs),
-    Reason.OVERLAP: _release_waiting,
-    Reason.BREAKER: _release_broken,
-    Reason.UNKNOWN_TARGET: transitions.release_known,
-    **{reason: partial(_release_permitted, reason) for reason in (Reason.NOT_ALLOWED, Reason.NOT_EXPORTED)},
-}
-RELEASES: dict[str, Release] = {
-    reason: OTHERS.get(reason, partial(_release_held, reason)) for reason in BLOCKED
-}

@@ -13,7 +13,7 @@ from jobs.models import Declaration, Effect, Job, JobStatus, Pool
 from runs.models import Attempt, LiveRun, Run, WorkerNode
 from runs.scheduler.trigger.suspensions import read_suspensions
 from runs.states import FinalState, LiveState, Trigger
-from runs.transitions import release_held
+from runs.transitions import release_blocked
 from scheduler_project.sdk.errors import LedgerRefused, LedgerUnavailable
 from scheduler_project.sdk.ledger.interface import Beat, Claim, Ledger, WorkerInfo, WorkQueue, given_back
 from scheduler_project.sdk.ledger.postgres import PostgresLedger
@@ -177,7 +177,7 @@ def test_claim_and_release_ask_for_stops_as_dispatch_does(ledger: Ledger, fields
     assert (claim_next(ledger, job) is None) == (stop is not None)
     claimed.refresh_from_db()
     assert claimed.state == (LiveState.READY if stop else LiveState.RUNNING)
-    assert release_held(connection.connection, [job.pk], "paused", at, 9) == (0 if stop else 1)
+    assert release_blocked(connection.connection, "paused", [job.pk], at, 9) == (0 if stop else 1)
     blocked.refresh_from_db()
     assert blocked.state == (LiveState.BLOCKED if stop else LiveState.READY)
 

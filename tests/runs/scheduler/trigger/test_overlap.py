@@ -15,7 +15,6 @@ from runs.reasons import Reason
 from runs.scheduler.partitions.lock_session import connect
 from runs.scheduler.recovery.lost_attempts import fail as fail_claims
 from runs.scheduler.recovery.recover import RecoveryMemory, recover_once
-from runs.scheduler.recovery.unblock import RELEASES
 from runs.scheduler.trigger.overlap import (
     GOES,
     WAITS,
@@ -396,9 +395,6 @@ class TestWords:
         assert live.describe_reason() == "asked to stop: a later time took its place"
         live.terminate = True
         assert live.describe_reason().startswith("killed: ")
-
-    def test_every_reason_for_which_dispatch_holds_a_run_has_its_words(self) -> None:
-        assert all(Reason(reason).unblocked_by for reason in RELEASES)
 
 
 class TestEdits:
