@@ -36,10 +36,10 @@ class Claimed(NamedTuple):
 
 def read_log(run: Run, number: int | None = None) -> bytes:
     """Return the JSON lines of one attempt, the latest unless a number is given; a run without output has none."""
-    found = _read(_claim(run, number), run)
+    found = _read(run, number)
     if found is None:
         # Nothing is open: no line yet, or the attempt ended since we looked, and its row now says where.
-        found = _read(_claim(run, number), run)
+        found = _read(run, number)
     return found or b""
 
 
@@ -61,20 +61,14 @@ def _read_line(raw: bytes) -> Line | None:
     return Line(*(part.encode("utf-8", "replace").decode() for part in given))
 
 
-def _read(claim: Claimed | None, run: Run) -> bytes | None:
-    if claim is None:
+def _read(run: Run, number: int | None) -> bytes | None:
+    claims = {claim.claim_seq: claim for claim in _claims(run) if number in (None, claim.number)}
+    if not claims:
+        if number is not None:
+            raise NoSuchAttempt
         return b""
-    if claim.pointer:
-        return store().read(claim.pointer)
-    return store().read_open(run.pk, claim.claim_seq)
-
-
-def _claim(run: Run, number: int | None) -> Claimed | None:
-    claims = {claim.claim_seq: claim for claim in _claims(run)}
-    wanted = [claim for claim in claims.values() if number in (None, claim.number)]
-    if number is not None and not wanted:
-        raise NoSuchAttempt
-    return max(wanted, key=lambda claim: claim.claim_seq, default=None)
+    latest = claims[max(claims)]
+    return store().read(latest.pointer) if latest.pointer else store().read_open(run.pk, latest.claim_seq)
 
 
 def _claims(run: Run) -> Iterator[Claimed]:

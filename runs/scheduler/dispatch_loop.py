@@ -4,7 +4,7 @@ import time
 from collections import defaultdict
 
 from runs.scheduler.broker.config import queue_version
-from runs.scheduler.broker.transport import WakeupTransport
+from runs.scheduler.broker.publisher import Publishers
 from runs.scheduler.dispatch.dispatch import Dispatched, dispatch_pool
 from runs.scheduler.dispatch.load import PoolMemory
 from runs.scheduler.observer import PassKind
@@ -23,9 +23,9 @@ SMALL_PASS = 500
 class DispatchLoop(SliceHolder):
     """A pass over each pool held that has ready runs."""
 
-    def __init__(self, session: LockSession, transport: WakeupTransport) -> None:
+    def __init__(self, session: LockSession, publishers: Publishers) -> None:
         super().__init__(session, POOLS, [])
-        self.transport = transport
+        self.publishers = publishers
         # The name of each pool's broker, and of pools taken over the one that was declared.
         self.brokers: dict[int, str] = {}
         self._declared: dict[int, str] = {}
@@ -59,19 +59,19 @@ class DispatchLoop(SliceHolder):
         pools = {"pools": list(brokers)}
         for pool, broker_queue in rows(self.session.connection, "broker_queues_of_pools", pools):
             broker_queues[brokers[pool]].add(broker_queue)
-        self.transport.declare_only(broker_queues)
+        self.publishers.declare_only(broker_queues)
         self._declared = brokers
 
     def _dispatch(self, pool: int) -> float:
         broker = self._declared[pool]
         began = time.monotonic()
-        notice = self.transport.notice(broker)
+        notice = self.publishers.notice(broker)
         memory, done = self.memories[pool], Dispatched(waiting=True)
         with memory.batch.one_pass():
             done = dispatch_pool(self.session.connection, pool, self.now(), memory, notice)
         # After the commit: a wake-up that came before it would find nothing to claim.
-        self.transport.declare(broker, done.broker_queues)
-        self.transport.offer(broker, done.wakeups)
+        self.publishers.declare(broker, done.broker_queues)
+        self.publishers.offer(broker, done.wakeups)
         self.finish_pass(PassKind.DISPATCH, done, began)
         if done.queued < SMALL_PASS:
             self._not_before = time.monotonic() + GATHER_SECONDS

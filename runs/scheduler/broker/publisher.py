@@ -51,17 +51,13 @@ class Publisher:
         self.broken = False
         self._silent = False
         self.confirmed = self.nacked = self.dropped = 0
-        self._wakeups: deque[Wakeup] = deque()
+        # Offered and not sent yet.
+        self.waiting: deque[Wakeup] = deque()
         self._queues: set[str] = set()
         self._undeclared: set[str] = set()
         self._lock = threading.Lock()
         self._waker = WakeSocket()
         self._thread: threading.Thread | None = None
-
-    @property
-    def waiting(self) -> int:
-        """Return how many wake-ups were offered and not sent yet."""
-        return len(self._wakeups)
 
     def start(self) -> None:
         self._thread = threading.Thread(
@@ -92,8 +88,8 @@ class Publisher:
     def offer(self, wakeups: Iterable[Wakeup]) -> None:
         offered = list(wakeups)
         with self._lock:
-            room = max(0, (PROBE if self.broken else MAX_IN_MEMORY) - len(self._wakeups))
-            self._wakeups.extend(islice(offered, room))
+            room = max(0, (PROBE if self.broken else MAX_IN_MEMORY) - len(self.waiting))
+            self.waiting.extend(islice(offered, room))
             self.dropped += max(0, len(offered) - room)
         if offered:
             self._waker.ring()
@@ -120,7 +116,7 @@ class Publisher:
             self._undeclared = set(self._queues)
         while not self.stopping:
             with self._lock:
-                busy = self._undeclared or (self._wakeups and session.room)
+                busy = self._undeclared or (self.waiting and session.room)
             session.listen(self._waker, 0.0 if busy and not session.blocked else IDLE_SECONDS)
             self._count(session)
             if session.blocked:
@@ -129,7 +125,7 @@ class Publisher:
             session.declare(self._take_undeclared())
             session.send(self._take(session.room))
             with self._lock:
-                self._wakeups.extendleft(session.take_returned())
+                self.waiting.extendleft(session.take_returned())
 
     def _count(self, session: BrokerSession) -> None:
         """Add up confirmations and close the breaker.
@@ -150,15 +146,15 @@ class Publisher:
 
     def _take(self, room: int) -> list[Wakeup]:
         with self._lock:
-            return [self._wakeups.popleft() for _ in range(min(BATCH, room, len(self._wakeups)))]
+            return [self.waiting.popleft() for _ in range(min(BATCH, room, len(self.waiting)))]
 
     def _break(self, why: str) -> None:
         if not self.broken:
             logger.warning("%s is away (%s): workers are fed by their heartbeats", self.broker, why)
         with self._lock:
             self.broken = True
-            self.dropped += len(self._wakeups)
-            self._wakeups.clear()
+            self.dropped += len(self.waiting)
+            self.waiting.clear()
 
     def _pause(self, seconds: float) -> None:
         end = time.monotonic() + seconds
@@ -167,7 +163,10 @@ class Publisher:
 
 
 class Publishers:
-    """One publisher for each broker, so that a dead broker delays no other's wake-ups."""
+    """One publisher for each broker, so that a dead broker delays no other's wake-ups.
+
+    Brokers go by the name that pools call them; no call of the dispatch loop blocks.
+    """
 
     def __init__(self, brokers: Mapping[str, Broker]) -> None:
         self.by_broker = {name: Publisher(broker) for name, broker in brokers.items()}
@@ -194,15 +193,17 @@ class Publishers:
         return Reason.BROKER_AWAY if publisher.broken else ""
 
     def declare(self, broker: str, queues: Iterable[str]) -> None:
+        """Add broker queues that must exist, now and after each reconnect."""
         if publisher := self._of(broker):
             publisher.declare(queues)
 
     def declare_only(self, queues: Mapping[str, Iterable[str]]) -> None:
-        """Replace the queues of each broker by those of the pools dispatched here."""
+        """Replace the queues of each broker by those of the pools dispatched here; none is deleted."""
         for name, publisher in self.by_broker.items():
             publisher.declare_only(queues.get(name, ()))
 
     def offer(self, broker: str, wakeups: Iterable[Wakeup]) -> None:
+        """Take wake-ups to send; what does not fit is dropped."""
         if publisher := self._of(broker):
             publisher.offer(wakeups)
 

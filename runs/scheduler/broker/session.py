@@ -39,7 +39,8 @@ class AmqpSession:
         # During a memory or disk alarm the broker reads nothing more from us, and has said so.
         self.blocked = False
         self._refused: dict[str, float] = {}
-        self._waiting: dict[int, Wakeup] = {}
+        # Sent and not confirmed yet, by number.
+        self.waiting: dict[int, Wakeup] = {}
         self._oldest = 1
         self._sent = 0
         self._progress_at = self._tick_at = time.monotonic()
@@ -67,11 +68,7 @@ class AmqpSession:
 
     @property
     def room(self) -> int:
-        return 0 if self.blocked else WINDOW - len(self._waiting)
-
-    @property
-    def waiting(self) -> int:
-        return len(self._waiting)
+        return 0 if self.blocked else WINDOW - len(self.waiting)
 
     def _declare_dead_messages(self) -> None:
         """Declare the exchange for rejected messages before the first queue that names it.
@@ -106,20 +103,17 @@ class AmqpSession:
             self.declared.add(queue)
 
     def send(self, wakeups: Iterable[Wakeup]) -> None:
-        if not self._waiting:
+        if not self.waiting:
             self._progress_at = time.monotonic()
         frames: list[bytes] = []
         for wakeup in wakeups:
             if wakeup.broker_queue not in self.declared and not self._has_queue(wakeup.broker_queue):
                 continue
             self._sent += 1
-            self._waiting[self._sent] = wakeup
+            self.waiting[self._sent] = wakeup
             frames.append(self._template.print(wakeup, self._sent))
-            if len(frames) >= WAKEUPS_IN_A_WRITE:
-                self._link.write(b"".join(frames))
-                frames.clear()
-        if frames:
-            self._link.write(b"".join(frames))
+        for at in range(0, len(frames), WAKEUPS_IN_A_WRITE):
+            self._link.write(b"".join(frames[at : at + WAKEUPS_IN_A_WRITE]))
 
     def _has_queue(self, queue: str) -> bool:
         if time.monotonic() >= self._refused.get(queue, 0.0):
@@ -129,7 +123,7 @@ class AmqpSession:
     def listen(self, waker: WakeSocket, seconds: float) -> None:
         """Read what the broker says, after waiting for it or for the waker at most so long."""
         if seconds and not self._link.has_read_ahead:
-            gathering = bool(self._waiting) and not self.blocked
+            gathering = bool(self.waiting) and not self.blocked
             poll = select.poll()
             poll.register(waker, select.POLLIN)
             if not gathering:
@@ -141,7 +135,7 @@ class AmqpSession:
         if now - self._tick_at > TICK_SECONDS:
             self._tick_at = now
             self._link.heartbeat_tick()
-        if self._waiting and not self.blocked and now - self._progress_at > SILENT_SECONDS:
+        if self.waiting and not self.blocked and now - self._progress_at > SILENT_SECONDS:
             raise BrokerSilent(BrokerSilent.__doc__)
 
     def take_returned(self) -> list[Wakeup]:
@@ -158,7 +152,7 @@ class AmqpSession:
 
     def _settle(self, number: int, multiple: bool) -> int:
         self._progress_at = time.monotonic()
-        waiting = self._waiting
+        waiting = self.waiting
         if not multiple:
             return waiting.pop(number, None) is not None
         settled = 0
@@ -170,7 +164,7 @@ class AmqpSession:
     def _on_return(self, error: Exception, exchange: str, routing_key: str, message: amqp.Message) -> None:
         """Note that a queue is gone: the broker confirms a returned message all the same, so nothing else shows it."""
         self.declared.discard(routing_key)
-        wakeup = self._waiting.get(self._template.number_of(message.properties["correlation_id"]))
+        wakeup = self.waiting.get(self._template.number_of(message.properties["correlation_id"]))
         if wakeup is not None and wakeup.tries == 0:
             self._returned.append(wakeup._replace(tries=1))
 

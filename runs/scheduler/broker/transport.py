@@ -1,11 +1,11 @@
-"""The interface to brokers: what dispatch needs of publishers, and what a publisher needs of a connection.
+"""The interface to brokers: what a publisher needs of a connection.
 
 A wake-up says that a queue has work. Losing or doubling one costs time, never truth, so no method waits for a broker
 and none reports success. Another kind of broker is another `BrokerSession`, entered in `SESSIONS` of `publisher.py` by
 the scheme of its URLs.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -15,22 +15,6 @@ from runs.scheduler.broker.wake_socket import WakeSocket
 
 class BrokerSilent(Exception):
     """The broker takes messages and confirms none."""
-
-
-class WakeupTransport(Protocol):
-    """What the dispatch loop uses. Brokers go by the name that pools call them; no call blocks."""
-
-    def notice(self, broker: str) -> str:
-        """Return the reason why a broker sends nothing at present, for the queues it serves; empty if it does."""
-
-    def declare(self, broker: str, queues: Iterable[str]) -> None:
-        """Add broker queues that must exist, now and after each reconnect."""
-
-    def declare_only(self, queues: Mapping[str, Iterable[str]]) -> None:
-        """Replace the broker queues that must exist, by broker; none is deleted."""
-
-    def offer(self, broker: str, wakeups: Iterable[Wakeup]) -> None:
-        """Take wake-ups to send; what does not fit is dropped."""
 
 
 class BrokerSession(AbstractContextManager["BrokerSession"], Protocol):

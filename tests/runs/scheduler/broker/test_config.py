@@ -13,6 +13,7 @@ from runs.models import LiveRun, Queue
 from runs.reasons import Reason
 from runs.scheduler.broker.config import CLASSIC, QUORUM, known_brokers, queue_version
 from runs.scheduler.broker.message import Wakeup
+from runs.scheduler.broker.publisher import Publishers
 from runs.scheduler.dispatch_loop import DispatchLoop
 from runs.scheduler.partitions.lock_session import LockSession
 from runs.scheduler.partitions.share import BALANCE_SECONDS
@@ -149,10 +150,11 @@ def test_a_pool_may_name_known_brokers_only(settings: LazySettings) -> None:
 # Who publishes where.
 
 
-class Recorder:
+class Recorder(Publishers):
     """Publishers that write down what they were told."""
 
     def __init__(self) -> None:
+        super().__init__({})
         self.notices: dict[str, str] = {}
         self.offered: dict[str, list[Wakeup]] = {}
         self.declared: dict[str, set[str]] = {}
@@ -181,7 +183,7 @@ def dispatching(transactional_db: None, publishers: Any) -> Iterator[DispatchLoo
         yield DispatchLoop(session, publishers)
 
 
-def look_again(dispatching: DispatchLoop) -> None:
+def balance_anew(dispatching: DispatchLoop) -> None:
     """As a quarter of a second later."""
     dispatching._balanced_at -= BALANCE_SECONDS
     dispatching.step()
@@ -197,7 +199,7 @@ def test_each_pools_wakeups_go_to_its_broker(dispatching: DispatchLoop, publishe
         for _ in range(8):
             make_run(job)
         queues[broker] = job
-    look_again(dispatching)
+    balance_anew(dispatching)
     for broker, job in queues.items():
         queue = Queue.objects.get(pool=job.pool)
         assert publishers.declared[broker] == {queue.broker_queue}
@@ -214,7 +216,7 @@ def test_a_queue_shows_that_nobody_knows_its_broker(dispatching: DispatchLoop, p
     job = make_job(pool=pool)
     for _ in range(8):
         make_run(job)
-    look_again(dispatching)
+    balance_anew(dispatching)
     assert Queue.objects.get().reason == "unknown_broker"
 
 
@@ -226,20 +228,20 @@ def test_a_pool_may_move_to_another_broker_at_any_time(
     make_worker(pool)
     job = make_job(pool=pool)
     make_run(job)
-    look_again(dispatching)
+    balance_anew(dispatching)
     before = Queue.objects.get()
     assert before.broker_queue.endswith(".v2")
 
     Pool.objects.update(broker="payments")
     make_run(job)
-    look_again(dispatching)
+    balance_anew(dispatching)
     after = Queue.objects.get()
     assert after.broker_queue == before.broker_queue.removesuffix(".v2") + ".q2"
     assert publishers.declared == {"payments": {after.broker_queue}}
     assert [wakeup.broker_queue for wakeup in publishers.offered["payments"]] == [after.broker_queue]
 
     Pool.objects.update(broker="")
-    look_again(dispatching)
+    balance_anew(dispatching)
     assert Queue.objects.get().broker_queue == before.broker_queue
     assert publishers.declared == {"": {before.broker_queue}}
 
@@ -247,7 +249,7 @@ def test_a_pool_may_move_to_another_broker_at_any_time(
 def test_nothing_is_renamed_while_nothing_changed(dispatching: DispatchLoop, publishers: Recorder) -> None:
     queue = make_queue(make_job())
     for _ in range(3):
-        look_again(dispatching)
+        balance_anew(dispatching)
         dispatching._declared = {}
     assert Queue.objects.get() == queue
 
@@ -258,7 +260,7 @@ def test_workers_hear_of_a_renamed_queue(dispatching: DispatchLoop, settings: La
     queue = make_queue(job)
     last = make_queue(make_job(pool=job.pool))
     settings.QUEUE_TYPES = {"": "quorum"}
-    look_again(dispatching)
+    balance_anew(dispatching)
     renamed = Queue.objects.filter(pk__gt=last.pk).order_by("pk")
     assert [row.broker_queue for row in renamed] == [
         row.broker_queue.removesuffix("v2") + "q2" for row in (queue, last)

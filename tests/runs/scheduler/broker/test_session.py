@@ -96,11 +96,11 @@ def queue() -> str:
 
 
 def numbers(session: AmqpSession) -> list[int]:
-    return sorted(session._waiting)
+    return sorted(session.waiting)
 
 
 def test_acks_come_single_and_multiple_in_any_order(session: AmqpSession) -> None:
-    session._waiting = {number: Wakeup("q", "1:1", 1) for number in range(1, 11)}
+    session.waiting = {number: Wakeup("q", "1:1", 1) for number in range(1, 11)}
     session._sent = 10
     session._on_ack(7, False)
     session._on_ack(3, True)
@@ -126,7 +126,7 @@ def test_an_ack_of_many_looks_at_no_other(session: AmqpSession) -> None:
         def __iter__(self) -> Iterator[int]:
             raise AssertionError("a scan")
 
-    session._waiting = Counted({number: Wakeup("q", "1:1", 1) for number in range(1, 5001)})
+    session.waiting = Counted({number: Wakeup("q", "1:1", 1) for number in range(1, 5001)})
     for number in range(10, 5001, 10):
         session._on_ack(number, True)
     assert Counted.looked == 5000

@@ -12,7 +12,7 @@ from runs.scheduler.broker.config import Broker
 from runs.scheduler.broker.message import Wakeup
 from runs.scheduler.broker.publisher import Publishers
 from runs.scheduler.broker.session import AmqpSession
-from runs.scheduler.broker.transport import BrokerSession, WakeupTransport
+from runs.scheduler.broker.transport import BrokerSession
 from runs.scheduler.broker.wake_socket import WakeSocket
 from tests.support.waiting import wait_until
 
@@ -89,18 +89,17 @@ def test_wakeups_reach_another_kind_of_broker_and_its_failure_is_a_notice(
     sessions: list[ListSession], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publishers = Publishers({"": Broker("", "list://")})
-    transport: WakeupTransport = publishers
     publishers.start()
     wakeups = [Wakeup("q.one", "1:1", 1), Wakeup("q.two", "1:2", 1)]
     try:
-        transport.declare_only({"": ["q.one"]})
-        transport.declare("", ["q.two"])
-        transport.offer("", wakeups)
+        publishers.declare_only({"": ["q.one"]})
+        publishers.declare("", ["q.two"])
+        publishers.offer("", wakeups)
         wait_until(lambda: len(sessions) == 1 and len(sessions[0].sent) == 3, 10, "three, one of them again")
         assert sorted(sessions[0].sent) == sorted([*wakeups, wakeups[0]._replace(tries=1)])
-        assert transport.notice("") == "" and publishers.by_broker[""].confirmed == 3
+        assert publishers.notice("") == "" and publishers.by_broker[""].confirmed == 3
         monkeypatch.setattr(ListSession, "fails", True)
-        wait_until(lambda: transport.notice("") == Reason.BROKER_AWAY, 10, "the breaker to open")
+        wait_until(lambda: publishers.notice("") == Reason.BROKER_AWAY, 10, "the breaker to open")
         assert sessions[0].closed
     finally:
         publishers.stop()
