@@ -93,7 +93,7 @@ class PauseJob(APIView):
     )
     def post(self, request: Request, job_id: str) -> Response:
         given = PausingSerializer.read(request)
-        until: datetime | None | status.Unchanged = given.get("until", status.UNCHANGED)
+        until = given.get("until", status.UNCHANGED)
         status.pause_job(find_job(request, job_id), given["reason"], until)
         return Response(one_job_json(request, job_id))
 

@@ -50,10 +50,8 @@ def create_secret(tenant: Tenant, data: object) -> Secret:
     if Secret.objects.of(tenant).count() >= MAX_SECRETS:
         detail, hint = f"{MAX_SECRETS} secrets are there already", "delete one that no job uses"
         raise TooMany(detail, hint=hint, code="too_many_secrets")
-    detail, hint = (
-        "there is a secret of this name already",
-        "choose another name, or give that secret a new value",
-    )
+    detail = "there is a secret of this name already"
+    hint = "choose another name, or give that secret a new value"
     with refusing_duplicate_name("secret_name_once_per_tenant", detail, hint):
         return _insert(tenant, given["name"], given["value"])
 

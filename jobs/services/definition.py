@@ -118,8 +118,7 @@ def _change_spec(locked: LockedJob, values: Json) -> list[Json]:
     new = schedule != locked.spec.schedule or locked.job.status == JobStatus.FINISHED
     if "schedule" in values and new:
         anchor = locked.now
-        working = working_time(values["calendar"])
-        parsed = parse(schedule, str(locked.job.pk), working)
+        parsed = parse(schedule, str(locked.job.pk), working_time(values["calendar"]))
         dropped = drop_overrides(locked, parsed, anchor)
         _rearm(locked, schedule, values["calendar"])
     present = {name: getattr(locked.spec, name) for name in VERSION_COLUMNS}

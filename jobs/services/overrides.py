@@ -152,10 +152,8 @@ def _read(data: object) -> Json:
         values["planned_at"] = instants.read(given["planned_at"], "planned_at")
     with collecting(errors):
         if ("skip" in given) == ("move_to" in given):
-            detail, hint = (
-                "skip and move_to: one of them is required",
-                '"skip": true, or "move_to": an instant',
-            )
+            detail = "skip and move_to: one of them is required"
+            hint = '"skip": true, or "move_to": an instant'
             raise invalid("skip", detail, hint, "required")
         if "move_to" in given:
             values["moved_to"] = instants.read(given["move_to"], "move_to")

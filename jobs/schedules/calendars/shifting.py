@@ -98,7 +98,8 @@ class Moved:
 
     def first_from(self, wall: datetime, last_day: date | None) -> datetime | None:
         """Return the earliest time at or after this one on the clock, if it lies no later than that day."""
-        for day in self._days_from(wall.date(), last_day):
+        last = min(last_day or date(LATEST_YEAR, 12, 31), self.highest.date() + self.moves.longest)
+        for day in self._days(wall.date(), last, forward=True):
             begin = max((wall - wall_of(day, 0)) // SECOND, 0)
             best = None
             for source, low, high in self._spans(day, begin, DAY_SECONDS):
@@ -111,7 +112,7 @@ class Moved:
 
     def last_until(self, wall: datetime, first_day: date) -> datetime | None:
         """Return the latest time up to this one on the clock, if it lies no earlier than that day."""
-        for day in self._days_until(wall.date(), first_day):
+        for day in self._days(wall.date(), first_day, forward=False):
             end = min((wall - wall_of(day, 0)) // SECOND + 1, DAY_SECONDS)
             best = None
             for source, low, high in self._spans(day, 0, end):
@@ -122,36 +123,19 @@ class Moved:
                 return wall_of(day, best)
         return None
 
-    def _days_from(self, day: date, last_day: date | None) -> Iterator[date]:
-        """Yield the days to which times may move."""
-        last_day = last_day or date(LATEST_YEAR, 12, 31)
+    def _days(self, day: date, last: date, *, forward: bool) -> Iterator[date]:
+        """Yield the days to which times may move, up to the last one, or back to it if it does not go forward."""
         opened = 0
         for _ in range(MAX_DAYS):
-            if day > last_day or day - self.moves.longest > self.highest.date() or opened >= MAX_OPEN_DAYS:
+            if (day > last if forward else day < last) or opened >= MAX_OPEN_DAYS:
                 return
-            opened += self._has_hours(day)
+            opened += bool(open_spans(self.moves.working, self.moves.zone, day))
             if sources(self.moves, day):
                 yield day
-            following = self._day_from(day + DAY)
+            following = self._day_from(day + DAY) if forward else self._day_until(day - DAY)
             if following is None:
                 return
             day = following
-
-    def _days_until(self, day: date, first_day: date) -> Iterator[date]:
-        opened = 0
-        for _ in range(MAX_DAYS):
-            if day < first_day or opened >= MAX_OPEN_DAYS:
-                return
-            opened += self._has_hours(day)
-            if sources(self.moves, day):
-                yield day
-            preceding = self._day_until(day - DAY)
-            if preceding is None:
-                return
-            day = preceding
-
-    def _has_hours(self, day: date) -> bool:
-        return bool(open_spans(self.moves.working, self.moves.zone, day))
 
     def _spans(self, day: date, begin: int, end: int) -> Iterator[tuple[date, int, int]]:
         for source, spans in sources(self.moves, day):

@@ -71,23 +71,19 @@ class Pattern:
 
     def first_from(self, wall: datetime) -> datetime | None:
         """Return the earliest matching time at or after this one."""
-        days = self._days(wall.year, wall.month)
-        if wall.day in days and (time := self._time_from(wall.hour, wall.minute, wall.second)):
+        time = self._time_from(wall.hour, wall.minute, wall.second)
+        if time and wall.day in self._days(wall.year, wall.month):
             return datetime(wall.year, wall.month, wall.day, *time)
-        later = bisect_right(days, wall.day)
-        if later < len(days):
-            return datetime(wall.year, wall.month, days[later], *self._first_time())
-        return self._first_after_month(wall.year, wall.month)
+        first_time = self.hours[0], self.minutes[0], self.seconds[0]
+        return self._on_next_day(wall, first_time, forward=True)
 
     def last_until(self, wall: datetime) -> datetime | None:
         """Return the latest matching time at or before this one."""
-        days = self._days(wall.year, wall.month)
-        if wall.day in days and (time := self._time_until(wall.hour, wall.minute, wall.second)):
+        time = self._time_until(wall.hour, wall.minute, wall.second)
+        if time and wall.day in self._days(wall.year, wall.month):
             return datetime(wall.year, wall.month, wall.day, *time)
-        earlier = bisect_left(days, wall.day) - 1
-        if earlier >= 0:
-            return datetime(wall.year, wall.month, days[earlier], *self._last_time())
-        return self._last_before_month(wall.year, wall.month)
+        last_time = self.hours[-1], self.minutes[-1], self.seconds[-1]
+        return self._on_next_day(wall, last_time, forward=False)
 
     def _days(self, year: int, month: int) -> tuple[int, ...]:
         if month not in self.months:
@@ -97,35 +93,19 @@ class Pattern:
             length = 28
         return self.days.of_month(date(year, month, 1).isoweekday() % 7, length)
 
-    def _first_after_month(self, year: int, month: int) -> datetime | None:
-        while True:
-            later = bisect_right(self.months, month)
-            if later < len(self.months):
-                month = self.months[later]
-            else:
-                year, month = year + 1, self.months[0]
-            if year > LATEST_YEAR:
-                return None
-            if days := self._days(year, month):
-                return datetime(year, month, days[0], *self._first_time())
-
-    def _last_before_month(self, year: int, month: int) -> datetime | None:
-        while True:
-            earlier = bisect_left(self.months, month) - 1
-            if earlier >= 0:
-                month = self.months[earlier]
-            else:
-                year, month = year - 1, self.months[-1]
-            if year < EARLIEST_YEAR:
-                return None
-            if days := self._days(year, month):
-                return datetime(year, month, days[-1], *self._last_time())
-
-    def _first_time(self) -> TimeOfDay:
-        return self.hours[0], self.minutes[0], self.seconds[0]
-
-    def _last_time(self) -> TimeOfDay:
-        return self.hours[-1], self.minutes[-1], self.seconds[-1]
+    def _on_next_day(self, wall: datetime, time: TimeOfDay, *, forward: bool) -> datetime | None:
+        """Return this time on the next matching day, or on the last one before if it does not go forward."""
+        year, month, day = wall.year, wall.month, wall.day
+        while EARLIEST_YEAR <= year <= LATEST_YEAR:
+            days = self._days(year, month)
+            number = bisect_right(days, day) if forward else bisect_left(days, day) - 1
+            if 0 <= number < len(days):
+                return datetime(year, month, days[number], *time)
+            number = bisect_right(self.months, month) if forward else bisect_left(self.months, month) - 1
+            if not 0 <= number < len(self.months):
+                year, number = (year + 1, 0) if forward else (year - 1, -1)
+            month, day = self.months[number], 0 if forward else 32
+        return None
 
     def _time_from(self, hour: int, minute: int, second: int) -> TimeOfDay | None:
         if hour in self.hours:
