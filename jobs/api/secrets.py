@@ -54,7 +54,7 @@ class SecretView(ResourceView):
     serializer_class = SecretSerializer
 
     def get_queryset(self) -> QuerySet[Secret]:
-        return Secret.objects.of(tenant_of(self.request))
+        return tenant_of(self.request).secrets.all()
 
 
 @extend_schema_view(get=operation("list_secrets", "Secrets, newest first: their names", errors=(400,)))

@@ -44,10 +44,6 @@ class OverlapPolicy:
         """
         return self.waits
 
-    @property
-    def looks_without_gate(self) -> bool:
-        return self.counts_unfinished and not self.needs_gate
-
 
 OVERLAP_POLICIES: Mapping[str, OverlapPolicy] = {
     Overlap.SKIP: OverlapPolicy(words="the new time gets no run"),
@@ -68,4 +64,4 @@ OVERLAP_POLICIES: Mapping[str, OverlapPolicy] = {
 }
 COUNTING_POLICIES = [name for name, policy in OVERLAP_POLICIES.items() if policy.counts_unfinished]
 # Of these the query that reads due jobs looks for an unfinished run; for the others the gate is locked first.
-COUNTING_WITHOUT_GATE = [name for name, policy in OVERLAP_POLICIES.items() if policy.looks_without_gate]
+COUNTING_WITHOUT_GATE = [name for name in COUNTING_POLICIES if not OVERLAP_POLICIES[name].needs_gate]

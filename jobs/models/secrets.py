@@ -6,11 +6,6 @@ from django.db.models.functions import Now
 from .tenants import Tenant
 
 
-class SecretQuerySet(models.QuerySet["Secret"]):
-    def of(self, tenant: Tenant) -> "SecretQuerySet":
-        return self.filter(tenant=tenant)
-
-
 class Secret(models.Model):
     """Hold a value that jobs refer to as `${secret:NAME}`. Only a claim of one of their runs decrypts it."""
 
@@ -26,8 +21,6 @@ class Secret(models.Model):
     updated_by = models.CharField(max_length=200, blank=True, editable=False)
     # Claims write it once an hour at most, so that a busy secret does not become a busy row.
     last_used_at = models.DateTimeField(null=True, blank=True, editable=False)
-
-    objects = SecretQuerySet.as_manager()
 
     class Meta:
         db_table = "beatkeeper_secret"

@@ -52,7 +52,7 @@ def _mistakes(value: Any, field: str) -> Iterator[FieldError]:
 
 
 def _unknown(tenant: Tenant, value: Json, field: str, name: str) -> FieldError:
-    known = list(Secret.objects.of(tenant).values_list("name", flat=True))
+    known = list(tenant.secrets.values_list("name", flat=True))
     hint = near(name, known) or listed(known, "there are") or "none is there yet: POST /api/v1/secrets"
     values = ((path, text) for path, text, is_name in _texts(value, field) if not is_name)
     paths = (path for path, text in values if name in references_in(text))

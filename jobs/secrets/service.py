@@ -43,17 +43,22 @@ class Rotation:
     unreadable: list[str] = field(default_factory=list)
 
 
-@sensitive_variables("data", "value")
+@sensitive_variables("data", "given")
 @transaction.atomic
 def create_secret(tenant: Tenant, data: object) -> Secret:
     given = _read(data, ("name", "value"))
-    if Secret.objects.of(tenant).count() >= MAX_SECRETS:
+    if tenant.secrets.count() >= MAX_SECRETS:
         detail, hint = f"{MAX_SECRETS} secrets are there already", "delete one that no job uses"
         raise TooMany(detail, hint=hint, code="too_many_secrets")
     detail = "there is a secret of this name already"
     hint = "choose another name, or give that secret a new value"
+    secret = Secret(tenant=tenant, name=given["name"])
+    _encrypt(secret, given["value"])
+    secret.created_at, secret.created_by = secret.updated_at, secret.updated_by
     with refusing_duplicate_name("secret_name_once_per_tenant", detail, hint):
-        return _insert(tenant, given["name"], given["value"])
+        secret.save(force_insert=True)
+    record(Action.SECRET_CREATED, secret, after={"name": secret.name})
+    return secret
 
 
 @sensitive_variables("data", "value")
@@ -62,10 +67,7 @@ def change_secret(secret: Secret, data: object) -> Secret:
     """Give a secret a new value, which claims get from now on."""
     value = _read(data, ("value",))["value"]
     locked = first_or_missing(Secret.objects.select_for_update(no_key=True).filter(pk=secret.pk))
-    box = encrypting_box()
-    locked.ciphertext = box.seal(locked.tenant_id, locked.name, value)
-    locked.key_id = box.key_ids[0]
-    locked.updated_at, locked.updated_by = database_now(), current_actor().name[:200]
+    _encrypt(locked, value)
     locked.save(update_fields=["ciphertext", "key_id", "updated_at", "updated_by"])
     record(Action.SECRET_EDITED, locked, after={"name": locked.name, "value": "changed"})
     return locked
@@ -75,13 +77,13 @@ def change_secret(secret: Secret, data: object) -> Secret:
 def put_secret(tenant: Tenant, name: str, data: object) -> tuple[Secret, bool]:
     """Create a secret or give it a new value, and say whether it is new. A repeated request changes nothing more."""
     _read(data, ("value",))
-    found = Secret.objects.of(tenant).filter(name=name).first()
+    found = tenant.secrets.filter(name=name).first()
     if found is None:
         try:
             return create_secret(tenant, {"name": name, **_fields(data)}), True
         except DuplicateName:
             # Another request created it in between.
-            found = Secret.objects.of(tenant).get(name=name)
+            found = tenant.secrets.get(name=name)
     return change_secret(found, data), False
 
 
@@ -151,21 +153,11 @@ def _renew(secret: Secret, found: SecretBox, rotated: Rotation) -> None:
 
 
 @sensitive_variables("value")
-def _insert(tenant: Tenant, name: str, value: str) -> Secret:
-    box, now, actor = encrypting_box(), database_now(), current_actor().name[:200]
-    secret = Secret(
-        tenant=tenant,
-        name=name,
-        ciphertext=box.seal(tenant.pk, name, value),
-        key_id=box.key_ids[0],
-        created_at=now,
-        created_by=actor,
-        updated_at=now,
-        updated_by=actor,
-    )
-    secret.save(force_insert=True)
-    record(Action.SECRET_CREATED, secret, after={"name": name})
-    return secret
+def _encrypt(secret: Secret, value: str) -> None:
+    box = encrypting_box()
+    secret.ciphertext = box.seal(secret.tenant_id, secret.name, value)
+    secret.key_id = box.key_ids[0]
+    secret.updated_at, secret.updated_by = database_now(), current_actor().name[:200]
 
 
 @sensitive_variables()

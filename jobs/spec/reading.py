@@ -1,7 +1,6 @@
 """Read a job as a request writes it, and report all mistakes at once."""
 
 import copy
-from functools import partial
 from itertools import islice
 
 from jobs.errors import MAX_ERRORS, FieldError, InvalidInput, collecting
@@ -37,18 +36,18 @@ def read_changes(job: Job, present: JobVersion, data: object) -> Json:
     if ("pool" in values or "target" in values) and not errors:
         target, pool = values.get("target", present.target), values.get("pool", job.pool)
         same = pool == job.pool and targets.target_key(target) == present.target_key
-        check = targets.check_exported if same else partial(_check_runnable, tenant=job.tenant)
         with collecting(errors):
-            check(target, pool)
+            _check_runnable(target, pool, job.tenant, known=same)
     if errors:
         raise InvalidInput(errors)
     return values
 
 
-def _check_runnable(target: Json, pool: Pool, tenant: Tenant) -> None:
-    """Check what the pool exports, then what its workers know."""
-    targets.check_exported(target, pool)
-    availability.check_known(target, pool, tenant)
+def _check_runnable(target: Json, pool: Pool, tenant: Tenant, *, known: bool = False) -> None:
+    """Check what the pool exports, then what its workers know, unless they knew the target before."""
+    targets.kind_of(target).check_exported(target, pool)
+    if not known:
+        availability.check_known(target, pool, tenant)
 
 
 def _read(given: Json, origin: Origin) -> tuple[Json, list[FieldError]]:

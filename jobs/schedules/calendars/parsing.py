@@ -108,9 +108,8 @@ def _read_weekly(value: object, errors: list[FieldError]) -> tuple[Spans, ...]:
 
 def _read_spans(value: object, where: str, errors: list[FieldError]) -> Spans:
     if not isinstance(value, list) or len(value) > MAX_SPANS:
-        what = f"{kind_of(value)} is not hours"
-        if isinstance(value, list):
-            what = f"{len(value)} spans are too many"
+        many = f"{len(value)} spans are too many" if isinstance(value, list) else ""
+        what = many or f"{kind_of(value)} is not hours"
         errors.append(FieldError(where, what, f"at most {MAX_SPANS} spans, {WEEKLY_HINT}"))
         return ()
     spans: list[Span] = []

@@ -1,17 +1,10 @@
 """Kinds of targets that a job may have. Each is one object in a file of its own."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from jobs.spec.targets.celery import CeleryKind
 from jobs.spec.targets.command import CommandKind
 from jobs.spec.targets.http import HttpKind
 from jobs.spec.targets.kind import TargetKind
 from jobs.validation.checks import Json, abbreviate, expect_object, invalid, refuse_large, refuse_unknown
-
-if TYPE_CHECKING:  # workers import this before Django's apps are loaded
-    from jobs.models import Pool
 
 KINDS: dict[str, TargetKind] = {kind.name: kind for kind in (CeleryKind(), HttpKind(), CommandKind())}
 
@@ -35,8 +28,3 @@ def kind_of(target: Json) -> TargetKind:
 
 def target_key(target: Json) -> str:
     return kind_of(target).key(target)
-
-
-def check_exported(target: Json, pool: Pool) -> None:
-    """Refuse a target that the pool does not let its workers execute."""
-    kind_of(target).check_exported(target, pool)
