@@ -49,6 +49,11 @@ class InvalidInput(DomainError, code="invalid"):
         return "; ".join(f"{error.field}: {error.detail}" for error in self.errors)
 
 
+def refuse_any(errors: Sequence[FieldError]) -> None:
+    if errors:
+        raise InvalidInput(errors)
+
+
 @contextmanager
 def collecting(errors: list[FieldError]) -> Iterator[None]:
     """Add what the block refuses to the errors, so that a response names all mistakes of a request."""

@@ -11,7 +11,7 @@ from django.db import transaction
 from auditlog.actions import Action
 from auditlog.record import record
 from jobs.clock import database_now
-from jobs.errors import FieldError, InUse, InvalidInput, TooMany, collecting
+from jobs.errors import FieldError, InUse, TooMany, collecting, refuse_any
 from jobs.models import Calendar, Tenant
 from jobs.schedules import calendar_as_json, read_calendar
 from jobs.spec.calendar_lookup import stored
@@ -106,8 +106,7 @@ def _read(data: object, present: Calendar | None) -> Json:
             values["description"] = expect_text(text, "description", "a description", MAX_DESCRIPTION_LENGTH)
     with collecting(errors):
         values |= _read_working_time(given, present)
-    if errors:
-        raise InvalidInput(errors)
+    refuse_any(errors)
     return values
 
 

@@ -7,7 +7,6 @@ from django.db.models.functions import Now
 class ImportedTask(models.Model):
     """Link a row of django-celery-beat to the job it became."""
 
-    id = models.BigAutoField(primary_key=True)
     tenant = models.ForeignKey("beatkeeper_jobs.Tenant", models.CASCADE, related_name="+")
     # The row's database, and its id and name there.
     source = models.CharField(max_length=200)

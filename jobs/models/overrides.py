@@ -7,7 +7,6 @@ from django.db.models.functions import Now
 class Override(models.Model):
     """Skip one planned time of a job, or move it to another instant."""
 
-    id = models.BigAutoField(primary_key=True)
     job = models.ForeignKey("beatkeeper_jobs.Job", models.CASCADE, related_name="overrides")
     planned_at = models.DateTimeField()
     # Null: skipped.

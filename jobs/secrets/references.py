@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from jobs.errors import MAX_ERRORS, FieldError, InvalidInput
+from jobs.errors import FieldError, refuse_any
 from jobs.models import Secret, Tenant
 from jobs.validation.checks import Json, abbreviate, listed, near
 from scheduler_project.sdk.secret_values.references import LEAD, NAME, names_in, references_in
@@ -18,8 +18,7 @@ def check_references(tenant: Tenant, value: Json, field: str) -> None:
         names = names_in(value)
         missing = set(names) - held(tenant, names)
         errors = [_unknown(tenant, value, field, name) for name in sorted(missing)]
-    if errors:
-        raise InvalidInput(errors[:MAX_ERRORS])
+    refuse_any(errors)
 
 
 def held(tenant: Tenant, names: Iterable[str]) -> set[str]:

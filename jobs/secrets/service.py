@@ -17,7 +17,7 @@ from auditlog.actions import Action
 from auditlog.context import current_actor
 from auditlog.record import record
 from jobs.clock import database_now
-from jobs.errors import Conflict, DuplicateName, FieldError, InUse, InvalidInput, TooMany
+from jobs.errors import Conflict, DuplicateName, FieldError, InUse, TooMany, refuse_any
 from jobs.models import JobVersion, Secret, Tenant
 from jobs.models.jobs import JobVersionQuerySet
 from jobs.validation.checks import invalid, is_storable
@@ -176,8 +176,7 @@ def _read(data: object, required: tuple[str, ...]) -> dict[str, Any]:
         errors.append(FieldError("name", "it is not the name of a secret", NAME_HINT))
     if "value" in given:
         errors += _mistakes_of_value(given["value"])
-    if errors:
-        raise InvalidInput(errors)
+    refuse_any(errors)
     return given
 
 

@@ -9,7 +9,7 @@ from django.db.models import QuerySet
 from auditlog.actions import Action
 from auditlog.context import current_actor
 from auditlog.record import record
-from jobs.errors import Conflict, FieldError, InvalidInput, JobNotRunnable, TooMany, collecting
+from jobs.errors import Conflict, FieldError, JobNotRunnable, TooMany, collecting, refuse_any
 from jobs.models import Job, JobStatus, Override
 from jobs.schedules import Schedule, last_before, next_after
 from jobs.services.locking import LockedJob, lock
@@ -161,6 +161,5 @@ def _read(data: object) -> Json:
             raise invalid("skip", f"{abbreviate(given['skip'])} says nothing", "true, or move_to instead")
     with collecting(errors):
         values["note"] = read_note(given.get("note", ""))
-    if errors:
-        raise InvalidInput(errors)
+    refuse_any(errors)
     return values

@@ -3,7 +3,7 @@
 import copy
 from itertools import islice
 
-from jobs.errors import MAX_ERRORS, FieldError, InvalidInput, collecting
+from jobs.errors import MAX_ERRORS, FieldError, collecting, refuse_any
 from jobs.models import Job, JobVersion, Pool, Tenant
 from jobs.spec import targets
 from jobs.spec.field_types import Origin
@@ -25,8 +25,7 @@ def read_new(tenant: Tenant, data: object, job_id: object) -> Json:
     if "pool" in values and "target" in values:
         with collecting(errors):
             _check_runnable(values["target"], values["pool"], tenant)
-    if errors:
-        raise InvalidInput(errors)
+    refuse_any(errors)
     return values
 
 
@@ -38,8 +37,7 @@ def read_changes(job: Job, present: JobVersion, data: object) -> Json:
         same = pool == job.pool and targets.target_key(target) == present.target_key
         with collecting(errors):
             _check_runnable(target, pool, job.tenant, known=same)
-    if errors:
-        raise InvalidInput(errors)
+    refuse_any(errors)
     return values
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
-from jobs.errors import FieldError, InvalidInput, collecting
+from jobs.errors import FieldError, collecting, refuse_any
 from jobs.models import Effect, Pool, Suspension, SuspensionKind, Tenant
 from jobs.spec.fields import MAX_TAG_NAME, MAX_TAG_VALUE
 from jobs.validation import instants
@@ -47,8 +47,7 @@ def read_request(
         if name in given:
             with collecting(errors):
                 values |= read(given[name])
-    if errors:
-        raise InvalidInput(errors)
+    refuse_any(errors)
     return values
 
 

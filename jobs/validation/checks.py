@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from itertools import islice
 from typing import Any
 
-from jobs.errors import MAX_ERRORS, FieldError, InvalidInput
+from jobs.errors import MAX_ERRORS, FieldError, InvalidInput, refuse_any
 
 Json = dict[str, Any]
 MAX_PAYLOAD_BYTES = 64 * 1024
@@ -71,8 +71,7 @@ def refuse_unknown(given: Mapping[str, object], known: Iterable[str], field: str
         where = f"{field}.{name[:60]}" if field else name[:60]
         hint = near(name, known) or listed(known, "known are")
         errors.append(FieldError(where, f"{abbreviate(name)} is not known", hint, "unknown_field"))
-    if errors:
-        raise InvalidInput(errors)
+    refuse_any(errors)
 
 
 def whole_number(value: object, field: str, minimum: int, maximum: int) -> int:

@@ -4,7 +4,7 @@ import re
 from datetime import date
 from itertools import pairwise
 
-from jobs.errors import FieldError, InvalidInput, collecting
+from jobs.errors import FieldError, collecting, refuse_any
 from jobs.schedules.errors import BadSchedule
 from jobs.schedules.parsing import kind_of, read_zone
 
@@ -31,8 +31,7 @@ def read_calendar(value: object) -> WorkingTime:
         zone = read_zone(value.get("timezone", "UTC"), "timezone")
     names = _read_dates(value.get("dates", []), errors)
     weekly = _read_weekly(value.get("weekly", {}), errors)
-    if errors:
-        raise InvalidInput(errors)
+    refuse_any(errors)
     return WorkingTime(zone=zone, closed=frozenset(names), weekly=weekly, names=names)
 
 
