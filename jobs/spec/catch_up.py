@@ -13,6 +13,7 @@ DEFAULT_CATCH_UP: Json = {"policy": "last", "window": 86_400.0}
 CATCH_UP_POLICIES = ("last", "skip", "all")
 # These go with the policy `all` alone.
 DEFAULT_ALL: Json = {"max": 1000, "per_minute": 60, "order": "oldest"}
+COUNTS = ("max", "per_minute")
 MAX_CAUGHT_UP = 10_000
 CATCH_UP_ORDERS = ("oldest", "newest")
 
@@ -29,24 +30,17 @@ def read_catch_up(value: object, *_: object) -> Json:
     window = durations.read(asked, "catch_up.window", timedelta(seconds=1), longest)
     read = {"policy": policy, "window": window.total_seconds()}
     if policy == "all":
-        return {**read, **_read_all(given)}
+        merged = {**DEFAULT_ALL, **given}
+        if merged["order"] not in CATCH_UP_ORDERS:
+            one_of = f"one of {', '.join(CATCH_UP_ORDERS)}"
+            raise invalid("catch_up.order", f"{abbreviate(merged['order'])} is not an order", one_of)
+        counts = {name: whole_number(merged[name], f"catch_up.{name}", 1, MAX_CAUGHT_UP) for name in COUNTS}
+        return {**read, **counts, "order": merged["order"]}
     for name in DEFAULT_ALL:
         if name in given:
             detail = f"{name} has no meaning beside the policy {policy}"
             raise invalid(f"catch_up.{name}", detail, "it goes with the policy all")
     return read
-
-
-def _read_all(given: Json) -> Json:
-    merged = {**DEFAULT_ALL, **given}
-    if merged["order"] not in CATCH_UP_ORDERS:
-        one_of = f"one of {', '.join(CATCH_UP_ORDERS)}"
-        raise invalid("catch_up.order", f"{abbreviate(merged['order'])} is not an order", one_of)
-    return {
-        "max": whole_number(merged["max"], "catch_up.max", 1, MAX_CAUGHT_UP),
-        "per_minute": whole_number(merged["per_minute"], "catch_up.per_minute", 1, MAX_CAUGHT_UP),
-        "order": merged["order"],
-    }
 
 
 def _as_json(stored: Json) -> Json:
