@@ -37,10 +37,9 @@ class SuspensionHasBegun(Conflict, code="suspension_has_begun"):
 def create_suspension(kind: SuspensionKind, data: object, *, tenant: Tenant | None) -> Suspension:
     """Suspend jobs of the tenant, or of every tenant if none is given. Suspensions may overlap."""
     now = database_now()
-    given = read_request(kind, data, tenant, now, None)
+    given = {"begins_at": now, **read_request(kind, data, tenant, now, None)}
     actor = current_actor().name[:200]
-    suspension = Suspension(kind=kind, tenant=tenant, begins_at=now, created_by=actor, created_at=now)
-    _set(suspension, given)
+    suspension = Suspension(kind=kind, tenant=tenant, created_by=actor, created_at=now, **given)
     if "everything" not in expect_object(data, ""):
         _refuse_naming_nothing(suspension)
     usual = Effect.HOLD if _is_of_a_pool(suspension) else EFFECTS[kind][0]
@@ -61,7 +60,8 @@ def edit_suspension(suspension: Suspension, data: object) -> Suspension:
         raise SuspensionIsOver(f"the {locked.kind} is over and cannot be changed", hint="make a new one")
     before = audit_snapshot(locked)
     given = read_request(SuspensionKind(locked.kind), data, locked.tenant, now, locked)
-    _set(locked, given)
+    for name, value in given.items():
+        setattr(locked, name, value)
     if given.keys() & {"tag_name", "pool"} and "everything" not in expect_object(data, ""):
         _refuse_naming_nothing(locked)
     after = audit_snapshot(locked)
@@ -131,11 +131,6 @@ def _is_of_a_pool(suspension: Suspension) -> bool:
     """Say whether a pause is of a whole pool, for the jobs of all tenants. Their runs wait then, and none is missed."""
     is_other = suspension.pool is None or suspension.tenant or suspension.tag_name
     return suspension.kind == SuspensionKind.PAUSE and not is_other
-
-
-def _set(suspension: Suspension, values: Json) -> None:
-    for name, value in values.items():
-        setattr(suspension, name, value)
 
 
 def _check(suspension: Suspension, now: datetime) -> None:
