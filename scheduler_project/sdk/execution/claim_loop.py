@@ -181,7 +181,7 @@ class ClaimLoop:
     def _watch(self) -> Watchdog:
         if self._watchdog is None or self._watchdog.pid != os.getpid():
             self._watchdog = Watchdog(self.runtime.table)
-            if os.getpid() != self.runtime.table.header.parent_pid:
+            if os.getpid() != self.runtime.table.header.parent[0]:
                 # In the parent they stay: a SIGHUP makes it a new worker, by its environment.
                 hide_keys()
         return self._watchdog

@@ -51,7 +51,7 @@ class Watchdog:
             overdue = processes.boottime() > self._table.header.fence_at + AFTER_THE_FENCE
             # Behind the fence nothing is claimed, so what is in the slot cannot become another run meanwhile.
             if owned_slot is not None and overdue and owned_slot.state in (REQUESTED, HELD):
-                processes.signal_group(*self._table.body(owned_slot.index), signal.SIGKILL)
+                processes.signal_group(*owned_slot.record.body, signal.SIGKILL)
                 # In a solo worker the guard is a child of this process; it has to report the end.
-                processes.kill_descendants(os.getpid(), spared=[self._table.header.guard_pid])
+                processes.kill_descendants(os.getpid(), spared=[self._table.header.guard[0]])
                 os.kill(os.getpid(), signal.SIGKILL)

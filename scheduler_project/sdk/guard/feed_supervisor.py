@@ -87,7 +87,7 @@ class FeedSupervisor:
         if hung.process.poll() is not None:
             return True
         table = self._runtime.table
-        at_work = {table.owner(index) for index, state in enumerate(table.states()) if state in CLAIMED}
+        at_work = {record.owner for record in table.records if record.state in CLAIMED}
         # Again each time: a child that had not set its handler yet lost the first signal.
         for child in hung.children - at_work:
             processes.send_signal(*child, signal.SIGTERM)

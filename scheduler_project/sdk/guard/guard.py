@@ -116,7 +116,7 @@ class Guard:
 
     def parent_hangs(self) -> bool:
         """Return whether the parent is stopped, or is a feed whose loop stands still and that has no children left."""
-        pid = self.header.parent_pid
+        pid = self.header.parent[0]
         if processes.stopped(pid):
             return True
         if self.header.feed_pid != pid:
@@ -204,5 +204,5 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     runtime = Runtime(arguments.dir)
-    runtime.table.header.guard = os.getpid()
+    runtime.table.header.guard = processes.identity(os.getpid())
     Guard(runtime).run()

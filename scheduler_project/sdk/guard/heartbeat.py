@@ -107,7 +107,7 @@ class HeartbeatThread(threading.Thread):
         incarnation, sent_at = uuid4(), processes.boottime()
         configured = {name: getattr(config, name) for name in CONFIGURED}
         slots = self._runtime.table.size
-        info = WorkerInfo(incarnation=incarnation, pid=header.parent_pid, slots=slots, **configured)
+        info = WorkerInfo(incarnation=incarnation, pid=header.parent[0], slots=slots, **configured)
         queues = self._ledger.register(info)
         self._answered = 0
         self.last_response = LastResponse(queues={queue.id: queue for queue in queues})

@@ -63,7 +63,7 @@ def stopping_claims(table: SlotTable) -> list[UUID]:
     """Return the claims whose body was asked to stop because the run is cancelled."""
     found = []
     for index, state in enumerate(table.states()):
-        request = table.kill_request(index)
+        request = table.records[index].kill_request
         slot = table.read(index) if state == HELD and request.reason == CANCELLED else None
         if slot is not None and slot.token == request.token and request.stage != NOT_KILLED:
             found.append(slot.token)

@@ -93,4 +93,4 @@ def is_orphan(folder: Path) -> bool:
         return False
     header = read_header(folder)
     both = (header.parent, header.guard)
-    return bool(header.parent_pid) and not any(processes.alive(*process) for process in both)
+    return bool(header.parent[0]) and not any(processes.alive(*process) for process in both)

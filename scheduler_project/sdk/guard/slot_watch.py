@@ -63,7 +63,7 @@ class SlotWatch:
         if self.table.take_ownership(index):
             self.reclaim(index)
             return
-        if self.table.state(index) == FOREIGN:
+        if self.table.records[index].state == FOREIGN:
             return
         slot = self.table.read(index)
         if (
@@ -83,7 +83,7 @@ class SlotWatch:
 
     def enforce(self, slot: Slot, now: float) -> None:
         header, response = self.table.header, self.heartbeat.last_response
-        request = self.table.kill_request(slot.index)
+        request = self.table.records[slot.index].kill_request
         # A request that names another token was for a run before.
         stage = request.stage if request.token == slot.token else NOT_KILLED
         if slot.token in response.gone:
@@ -112,25 +112,25 @@ class SlotWatch:
             if not still or current is None or (current.token, current.state) != (slot.token, state):
                 return
             # Before the signal: the handler in the process looks here for the reason.
-            self.table.request_kill(slot.index, slot.token, reason, stage, processes.boottime())
+            self.table.records[slot.index].request_kill(slot.token, reason, stage, processes.boottime())
             run_id = (self.table.claim(current) or {}).get("run_id")
             if stage == SOFT:
                 logger.info("Run %s is asked to stop", run_id)
-                if not processes.signal_group(current.body, current.body_started, signal.SIGTERM):
-                    processes.send_signal(current.pid, current.pid_started, signal.SIGUSR1)
+                if not processes.signal_group(*current.body, signal.SIGTERM):
+                    processes.send_signal(*current.owner, signal.SIGUSR1)
             else:
                 logger.warning("Run %s is killed", run_id)
-                in_group = processes.signal_group(current.body, current.body_started, signal.SIGKILL)
+                in_group = processes.signal_group(*current.body, signal.SIGKILL)
                 if insist or reason in KILL_PROCESS_REASONS or not in_group:
                     # But not the guard, a child of a solo worker itself.
-                    processes.kill_tree(current.pid, current.pid_started, spared=[os.getpid()])
+                    processes.kill_tree(*current.owner, spared=[os.getpid()])
         if reason == CANCELLED:
             # The ledger shows that the worker acts on the cancel.
             self.heartbeat.wake()
 
     def kill_owner(self, index: int) -> None:
-        processes.signal_group(*self.table.body(index), signal.SIGKILL)
-        processes.kill_tree(*self.table.owner(index), spared=[os.getpid()])
+        processes.signal_group(*self.table.records[index].body, signal.SIGKILL)
+        processes.kill_tree(*self.table.records[index].owner, spared=[os.getpid()])
 
     def fence_off(self, index: int, slot: Slot | None) -> None:
         """Kill what works on a claim behind the fence.
@@ -141,7 +141,7 @@ class SlotWatch:
         if slot is not None and slot.state not in (REQUESTED, HELD):
             return
         if slot is not None:
-            self.table.request_kill(index, slot.token, "fenced", HARD, processes.boottime())
+            self.table.records[index].request_kill(slot.token, "fenced", HARD, processes.boottime())
         logger.error("No heartbeat was answered in time: slot %d is killed", index)
         self.kill_owner(index)
 
@@ -191,7 +191,7 @@ class SlotWatch:
             taken = [nth for nth, one in pending.items() if self.runtime.spool.holds(one.claim.token)]
             raise
         finally:
-            self.table.take(slot.index, sum(1 << nth for nth in taken))
+            self.table.records[slot.index].taken |= sum(1 << nth for nth in taken)
             self.delivery.wake()
 
     # A slot whose owner is dead.
@@ -199,13 +199,13 @@ class SlotWatch:
     def reclaim(self, index: int) -> None:
         """Report what a dead owner left, and free its slot, which is ours now."""
         try:
-            processes.signal_group(*self.table.body(index), signal.SIGKILL)
+            processes.signal_group(*self.table.records[index].body, signal.SIGKILL)
             with contextlib.suppress(ValueError, KeyError, TypeError):
                 # Claims that cannot be read go back by recovery; the slot is needed.
                 self._spool_batch(self.table.raw(index))
             # After the spool: a guard that dies in between leaves the slot to the next one, which finds in the spool
             # what was put there.
-            self.table.clear(index)
+            self.table.records[index].clear()
         finally:
             self.table.drop_ownership(index)
 
@@ -215,7 +215,7 @@ class SlotWatch:
             return
         # What the owner requested and may have got: it died before it had written the response down.
         requests = [(slot.next_base, slot.next_count)]
-        if slot.state == REQUESTED and not self.table.has_claims(slot.index):
+        if slot.state == REQUESTED and not slot.claims_length:
             requests.append((slot.base, slot.count))
         self.runtime.spool.put_unconfirmed(
             *(unconfirmed_claim(slot.requested_by, base, count) for base, count in requests if count)
@@ -236,7 +236,7 @@ class SlotWatch:
         self.delivery.wake()
 
     def _report_of_stopped(self, slot: Slot, claim: Claim) -> PendingReport:
-        request = self.table.kill_request(slot.index)
+        request = self.table.records[slot.index].kill_request
         reason = request.reason if request.token == claim.token else ""
         if reason == "given_back":
             return PendingReport(claim)

@@ -48,6 +48,11 @@ def started(pid: int) -> int:
     return found[1] if found else 0
 
 
+def identity(pid: int) -> tuple[int, int]:
+    """Return the pid with its start time."""
+    return pid, started(pid)
+
+
 def alive(pid: int, start: int) -> bool:
     found = status(pid)
     return found is not None and found[1] == start and found[0] not in DEAD_STATES

@@ -22,16 +22,12 @@ GUARD_ERRORS = ("TimeLimitReached",)
 def pack_claim(claim: Claim) -> dict[str, Any]:
     """Keep what reports and retries need of a claim, but not its target and input: it must fit a slot."""
     packed = {name: getattr(claim, name) for name in PACKED}
-    ids = {name: str(getattr(claim, name)) for name in PACKED_IDS}
-    return {**packed, **ids, "retry": _retry_policy_for_guard(claim.retry)}
-
-
-def _retry_policy_for_guard(retry: dict[str, Any]) -> dict[str, Any]:
-    kept = {key: retry[key] for key in RETRY_KEYS if key in retry}
+    packed |= {name: str(getattr(claim, name)) for name in PACKED_IDS}
+    retry = {key: claim.retry[key] for key in RETRY_KEYS if key in claim.retry}
     for error_class in NAMED_CLASSES:
-        if names := [name for name in GUARD_ERRORS if name in (retry.get(error_class) or ())]:
-            kept[error_class] = names
-    return kept
+        if names := [name for name in GUARD_ERRORS if name in (claim.retry.get(error_class) or ())]:
+            retry[error_class] = names
+    return {**packed, "retry": retry}
 
 
 def unpack_claim(packed: dict[str, Any]) -> Claim:

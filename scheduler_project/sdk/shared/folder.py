@@ -18,6 +18,7 @@ from ..ledger.interface import ANSWER_SECONDS, Claim, Ledger, WorkQueue
 from ..logs.remote import RemoteLogStore
 from ..logs.store import LogStore, open_log_store
 from ..outcomes import LogPointer
+from ..process import processes
 from .slots import SlotTable
 from .spool import Spool
 from .wakeup_pipe import WakePipe
@@ -89,7 +90,7 @@ class Runtime:
         folder = Path(tempfile.mkdtemp(prefix=f"worker-{os.getpid()}-", dir=spool_folder))
         write_privately(folder / "config.json", json.dumps(asdict(config)))
         table = SlotTable.create(folder, config.slots)
-        table.header.parent = os.getpid()
+        table.header.parent = processes.identity(os.getpid())
         (folder / "spool").mkdir(mode=0o700)
         WakePipe.create(folder)
         return cls(folder, config)
@@ -117,9 +118,7 @@ class Runtime:
 
     def write_response(self, queues: Iterable[WorkQueue], with_work: Iterable[WorkQueue]) -> None:
         """Keep what the last heartbeat's response said of queues, for the processes that serve them."""
-        text = json.dumps(
-            {"queues": [asdict(queue) for queue in queues], "work": [asdict(queue) for queue in with_work]}
-        )
+        text = json.dumps({"queues": list(map(asdict, queues)), "work": list(map(asdict, with_work))})
         if text != self._response:
             write_privately(self.folder / "response.json", text)
             self._response = text

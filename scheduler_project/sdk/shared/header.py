@@ -12,7 +12,7 @@ import time
 from uuid import UUID
 
 from ..process import processes
-from .record import shared_record
+from .record import Process, shared_record
 
 NIL = UUID(int=0)
 # How often a reader tries to read words that another process may be writing.
@@ -36,10 +36,8 @@ class WorkerHeader(ctypes.Structure):
     responses: int
     drain_until: float
     stopping: int
-    parent_pid: int
-    parent_started: int
-    guard_pid: int
-    guard_started: int
+    parent: Process
+    guard: Process
     beats: int
     # When the guard last looked at the slots.
     ticked_at: float
@@ -90,23 +88,3 @@ class WorkerHeader(ctypes.Structure):
         """Record a turn of this process' loop, unless another feed has taken its place and it only woke up."""
         if self.feed_pid == os.getpid():
             self.feed_turned_at = processes.boottime()
-
-    @property
-    def parent(self) -> tuple[int, int]:
-        """The worker's pid with its start time, which together name one process."""
-        return self.parent_pid, self.parent_started
-
-    @parent.setter
-    def parent(self, pid: int) -> None:
-        # The start time goes first: a guard that sees the pid must find the start time beside it, or a living worker
-        # would pass for dead and its slots would be settled by another guard.
-        self.parent_started = processes.started(pid)
-        self.parent_pid = pid
-
-    @property
-    def guard(self) -> tuple[int, int]:
-        return self.guard_pid, self.guard_started
-
-    @guard.setter
-    def guard(self, pid: int) -> None:
-        self.guard_pid, self.guard_started = pid, processes.started(pid)

@@ -22,18 +22,19 @@ class OwnedSlot:
     def __init__(self, table: SlotTable, index: int) -> None:
         self.table = table
         self.index = index
+        self.record = table.records[index]
         self.token = self.base = NIL
         self.state = FREE
-        self._started = processes.started(os.getpid())
+        self._owner = processes.identity(os.getpid())
 
     @classmethod
     def take(cls, table: SlotTable) -> OwnedSlot | None:
         """Take a free slot; None if there is none. The slot of an owner that died with a claim is left to the guard."""
         for index in range(table.size):
-            if table.state(index) != FREE or not table.take_ownership(index):
+            if table.records[index].state != FREE or not table.take_ownership(index):
                 continue
             # Read again under the lock: its owner may have died with a claim after the first look.
-            if table.state(index) == FREE:
+            if table.records[index].state == FREE:
                 return cls(table, index)
             table.drop_ownership(index)
         return None
@@ -45,19 +46,15 @@ class OwnedSlot:
         """
         self.token = self.base = base
         with self._moving(REQUESTED) as record:
-            record.set_owner(os.getpid(), self._started)
             record.requested_by = requested_by
-            record.set_claim(base, 0, 0.0)
             record.set_batch(base, count)
-            record.set_body(0, 0)
+            record.body = (0, 0)
 
     def receive(self, base: UUID, claims: Sequence[dict[str, Any]]) -> None:
         """Write down the claims that were granted, none of them begun."""
         self.token = self.base = base
         last = max(UUID(claim["token"]).int for claim in claims)
         with self._moving(REQUESTED) as record:
-            record.set_owner(os.getpid(), self._started)
-            record.set_claim(base, 0, 0.0)
             record.set_batch(base, last - base.int + 1)
             self.table.write_claims(self.index, claims)
 
@@ -69,13 +66,13 @@ class OwnedSlot:
         The guard spools a claim and then marks it as taken. It may die between the two, so both are looked at.
         """
         with self.table.hand_over(self.index):
-            if self.table.taken(self.index) >> nth & 1 or is_spooled():
+            if self.record.taken >> nth & 1 or is_spooled():
                 return False
             self.token = token_at(self.base, nth)
-            with self.table.writing(self.index) as record:
-                record.set_state(HELD)
-                record.set_claim(self.token, claim_seq, deadline)
-                record.set_body(0, 0)
+            with self.record.writing():
+                self.record.set_state(HELD)
+                self.record.set_claim(self.token, claim_seq, deadline)
+                self.record.body = (0, 0)
             self.state = HELD
         return True
 
@@ -88,12 +85,12 @@ class OwnedSlot:
 
     def occupy(self) -> None:
         """Count a task of the host's as work in this slot."""
-        with self._moving(FOREIGN) as record:
-            record.set_owner(os.getpid(), self._started)
+        with self._moving(FOREIGN):
+            pass
 
     def set_body(self, group: int, leader_started: int) -> None:
-        with self.table.writing(self.index) as record:
-            record.set_body(group, leader_started)
+        with self.record.writing():
+            self.record.body = (group, leader_started)
 
     def start_report(self, next_base: UUID = NIL, next_count: int = 0, requested_by: UUID = NIL) -> int:
         """Name what the report requests besides; return which claims of the batch the guard has taken.
@@ -103,7 +100,7 @@ class OwnedSlot:
         """
         with self._moving(REPORTING) as record:
             record.requested_by = requested_by
-            record.set_next(next_base, next_count)
+            record.next_base, record.next_count = next_base, next_count
             return record.taken
 
     def abandon(self) -> None:
@@ -115,7 +112,7 @@ class OwnedSlot:
         if self.state != FREE:
             self._forget()
             with self.table.hand_over(self.index):
-                self.table.clear(self.index)
+                self.record.clear()
         self.table.drop_ownership(self.index)
 
     def _forget(self) -> None:
@@ -125,7 +122,7 @@ class OwnedSlot:
     @property
     def kill_reason(self) -> str:
         """Return why the guard wants the run at work ended; empty if it does not."""
-        request = self.table.kill_request(self.index)
+        request = self.record.kill_request
         return request.reason if request.stage != NOT_KILLED and request.token == self.token else ""
 
     @contextlib.contextmanager
@@ -133,7 +130,8 @@ class OwnedSlot:
         """Change the state and what belongs to it, while the guard keeps its hands off."""
         # The lock keeps a kill of the claim before from hitting the next one; the sequence number keeps readers,
         # which take no lock, from seeing both at once.
-        with self.table.hand_over(self.index), self.table.writing(self.index) as record:
-            record.set_state(state)
+        with self.table.hand_over(self.index), self.record.writing():
+            self.record.set_state(state)
+            self.record.owner = self._owner
             self.state = state
-            yield record
+            yield self.record

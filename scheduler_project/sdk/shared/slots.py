@@ -27,8 +27,8 @@ from typing import Any
 from uuid import UUID
 
 from ..ledger.interface import MAX_CLAIMS
-from .header import NIL, READ_TRIES, WorkerHeader
-from .slot_record import FREE, KILL_REASONS, NOT_KILLED, KillRequest, Slot, SlotRecord
+from .header import READ_TRIES, WorkerHeader
+from .slot_record import Slot, SlotRecord
 
 MAGIC = 0x424B534C4F545333
 HEADER_SIZE = 4096
@@ -43,9 +43,7 @@ COMPLETIONS_SIZE = SLOT_SIZE - COMPLETIONS_OFFSET
 def read_header(folder: Path) -> WorkerHeader:
     """Return a copy of the header, without keeping the table open."""
     with open(folder / "slots", "rb") as file:
-        head = file.read(HEADER_SIZE)
-    header = WorkerHeader.from_buffer_copy(head) if len(head) == HEADER_SIZE else WorkerHeader()
-    return checked(header, folder)
+        return checked(WorkerHeader.from_buffer_copy(file.read(HEADER_SIZE)), folder)
 
 
 def checked(header: WorkerHeader, folder: Path) -> WorkerHeader:
@@ -57,14 +55,12 @@ def checked(header: WorkerHeader, folder: Path) -> WorkerHeader:
 class SlotTable:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        memory_fd = os.open(folder / "slots", os.O_RDWR | os.O_CLOEXEC)
-        try:
-            self._memory = mmap.mmap(memory_fd, 0)
-        finally:
-            os.close(memory_fd)
+        with open(folder / "slots", "r+b") as file:
+            self._memory = mmap.mmap(file.fileno(), 0)
         self.header = checked(WorkerHeader.from_buffer(self._memory), folder)
         self.size = self.header.slots
-        self._records = [
+        # The live records: what is read there may be half written (see `read`).
+        self.records = [
             SlotRecord.from_buffer(self._memory, self._offset(index)) for index in range(self.size)
         ]
         # Opened once per process and kept: closing any descriptor of the file drops all its locks.
@@ -88,28 +84,12 @@ class SlotTable:
 
     # Reading slots.
 
-    def state(self, index: int) -> int:
-        return self._records[index].state
-
     def states(self) -> list[int]:
-        return [record.state for record in self._records]
-
-    def owner(self, index: int) -> tuple[int, int]:
-        """Return the owner's pid and start time, also while the slot is being written."""
-        record = self._records[index]
-        return record.pid, record.pid_started
-
-    def body(self, index: int) -> tuple[int, int]:
-        """Return the body's process group and its leader's start time, also while the slot is being written."""
-        record = self._records[index]
-        return record.body, record.body_started
-
-    def taken(self, index: int) -> int:
-        return self._records[index].taken
+        return [record.state for record in self.records]
 
     def read(self, index: int) -> Slot | None:
         """Copy a slot; None if its writer stopped half way, or writes all the time."""
-        record = self._records[index]
+        record = self.records[index]
         for attempt in range(READ_TRIES):
             # The number is read before the copy and after it: an owner that moves on meanwhile changes it, so the
             # state of one claim never stands beside the token of another.
@@ -134,14 +114,10 @@ class SlotTable:
 
         Read it while the owner stands still: the text carries no sequence number.
         """
-        record = self._records[index]
+        record = self.records[index]
         base = record.base.int
         text = self._text(index, CLAIMS_OFFSET, min(record.claims_length, CLAIMS_SIZE))
         return {UUID(claim["token"]).int - base: claim for claim in map(json.loads, text.splitlines())}
-
-    def has_claims(self, index: int) -> bool:
-        """Return False if the response to the last request was not received, or not written down."""
-        return self._records[index].claims_length > 0
 
     def claim(self, slot: Slot) -> dict[str, Any] | None:
         """Return the claim at work, as packed; None if its owner went on and it cannot be read now."""
@@ -151,7 +127,7 @@ class SlotTable:
 
     def completions(self, index: int) -> dict[int, dict[str, Any]]:
         """Return what came of the completed claims of the batch, by their numbers in it."""
-        length = min(self._records[index].completions_length, COMPLETIONS_SIZE)
+        length = min(self.records[index].completions_length, COMPLETIONS_SIZE)
         text = self._text(index, COMPLETIONS_OFFSET, length)
         return {line["nth"]: line for line in map(json.loads, text.splitlines())}
 
@@ -159,37 +135,14 @@ class SlotTable:
         start = self._offset(index) + offset
         return self._memory[start : start + length]
 
-    # Kill requests, written by the guard.
-
-    def kill_request(self, index: int) -> KillRequest:
-        record = self._records[index]
-        # Read in the order in which they are written, the stage last.
-        token, reason = record.kill_token, KILL_REASONS[record.kill_reason]
-        return KillRequest(token, reason, record.kill_at, record.kill_stage)
-
-    def request_kill(self, index: int, token: UUID, reason: str, stage: int, at: float) -> None:
-        record = self._records[index]
-        # The stage is cleared first and set last: a handler that runs in between finds no request, and not the
-        # reason of the last request beside the token of this one.
-        record.kill_stage = NOT_KILLED
-        record.kill_token = token
-        record.kill_reason = KILL_REASONS.index(reason)
-        record.kill_at = at
-        record.kill_stage = stage
-
-    def take(self, index: int, bits: int) -> None:
-        """Take claims out of the batch, under the hand-over lock, or the owner could begin one meanwhile."""
-        self._records[index].taken |= bits
-
     # Locks. They belong to the process, so within one process nothing may take a slot twice (see `OwnedSlot`).
 
     def take_ownership(self, index: int) -> bool:
         """Return False if another process has the slot and lives."""
-        try:
+        with contextlib.suppress(OSError):
             fcntl.lockf(self._locks, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, index)
-        except OSError:
-            return False
-        return True
+            return True
+        return False
 
     def drop_ownership(self, index: int) -> None:
         fcntl.lockf(self._locks, fcntl.LOCK_UN, 1, index)
@@ -224,19 +177,7 @@ class SlotTable:
             else:
                 return True
 
-    # Writing a slot: the owner, or the guard once the owner is dead.
-
-    @contextlib.contextmanager
-    def writing(self, index: int) -> Iterator[SlotRecord]:
-        """Yield the slot's record, with its sequence number odd until the end of the block."""
-        record = self._records[index]
-        # Odd before the first word changes, even after the last: a reader in between drops what it read. `|=`, since
-        # a writer that died in between left the number odd; adding 1 would make it even while we write.
-        record.sequence |= 1
-        try:
-            yield record
-        finally:
-            record.sequence += 1
+    # Writing a batch: the owner alone.
 
     def write_claims(self, index: int, claims: Sequence[dict[str, Any]]) -> None:
         text = b"\n".join(json.dumps(claim, separators=(",", ":")).encode() for claim in claims)
@@ -246,11 +187,11 @@ class SlotTable:
         self._memory[start : start + len(text)] = text
         # The length goes last: a batch whose owner died before it counts as never received, and is claimed again to
         # be given back.
-        self._records[index].claims_length = len(text)
+        self.records[index].claims_length = len(text)
 
     def add_completion(self, index: int, line: bytes) -> bool:
         """Append what came of a claim; return False if there is no room for it."""
-        record = self._records[index]
+        record = self.records[index]
         length = record.completions_length
         if length + len(line) > COMPLETIONS_SIZE:
             return False
@@ -259,11 +200,3 @@ class SlotTable:
         # The length goes last: of a line that its owner could not finish the guard reads nothing.
         record.completions_length = length + len(line)
         return True
-
-    def clear(self, index: int) -> None:
-        with self.writing(index) as record:
-            record.set_state(FREE)
-            record.set_claim(NIL, 0, 0.0)
-            record.set_body(0, 0)
-            record.set_batch(NIL, 0)
-            record.requested_by = NIL

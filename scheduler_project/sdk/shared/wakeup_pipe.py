@@ -5,6 +5,7 @@ A wake-up is lost when a child dies between reading and claiming; the next heart
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import select
@@ -33,11 +34,10 @@ class WakePipe:
 
     def wake(self, queue: WorkQueue) -> bool:
         """Wake one child; return False if the pipe is full because no child reads."""
-        try:
+        with contextlib.suppress(BlockingIOError):
             os.write(self._pipe, RECORD.pack(queue.pool_id, queue.tenant_id))
-        except BlockingIOError:
-            return False
-        return True
+            return True
+        return False
 
     def unread(self) -> int:
         size = fcntl.ioctl(self._pipe, termios.FIONREAD, struct.pack("=i", 0))
@@ -57,6 +57,3 @@ class WakePipe:
             # Another child was woken too, and read first.
             return None
         return WorkQueue(id=0, pool_id=pool_id, tenant_id=tenant_id, broker_queue="")
-
-    def close(self) -> None:
-        os.close(self._pipe)

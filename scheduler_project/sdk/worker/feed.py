@@ -100,7 +100,7 @@ class Feed:
         if self.runtime.config.keeps_feed:
             return self.header.draining or not processes.alive(*self.header.parent)
         table = self.runtime.table
-        busy = (table.owner(index)[0] for index in range(table.size) if table.state(index))
+        busy = (record.owner[0] for record in table.records if record.state)
         if any(pid in self.children.pids for pid in busy):
             self._busy_at = time.monotonic()
         return self.header.draining or time.monotonic() - self._busy_at > IDLE_BEFORE_LEAVING

@@ -171,7 +171,7 @@ class Started:
         self.process, self._answers = started_as_ordinary_user(lambda: carry_out(folder, argv, {}))
         said = lambda: any(b"ready" in file.read_bytes() for file in folder.rglob("*") if file.is_file())  # noqa: E731
         wait_until(said, 10, "the command's first words")
-        self.group = SlotTable(folder).body(0)[0]
+        self.group = SlotTable(folder).records[0].body[0]
 
     def init(self) -> int:
         """Return the process that is 1 to itself, of those that this one started."""

@@ -114,7 +114,7 @@ class TestInOneProcess:
             if len(executed) == 2 and not taken:
                 taken.append(1)
                 # As the guard does it: the run that is over, and the last of those that wait.
-                staged.runtime.table.take(index, 0b101)
+                staged.runtime.table.records[index].taken |= 0b101
             return done
 
         staged.loop.runtime.table.add_completion = end_and_take  # type: ignore[method-assign]

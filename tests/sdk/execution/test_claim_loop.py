@@ -117,7 +117,7 @@ def test_a_lost_claim_response_is_requested_again_and_runs_once(staged: StagedLo
 def test_the_slot_names_the_token_before_the_claim_is_requested(staged: StagedLoop) -> None:
     states: list[int] = []
     staged.ledger.add_run("w.runs")
-    staged.ledger.after_claim = lambda: states.append(staged.runtime.table.state(0))
+    staged.ledger.after_claim = lambda: states.append(staged.runtime.table.records[0].state)
     staged.work()
     assert states[0] == REQUESTED
 

@@ -120,7 +120,7 @@ def open_below(folder: Path) -> int:
 def test_a_second_settling_knows_what_was_refused(tmp_path: Path) -> None:
     folder = a_folder(tmp_path)
     with subprocess.Popen(["sleep", "60"]) as worker:
-        Runtime(folder).table.header.parent = worker.pid
+        Runtime(folder).table.header.parent = os_processes.identity(worker.pid)
         assert not is_orphan(folder)
         worker.kill()
     assert is_orphan(folder)
@@ -147,7 +147,7 @@ def test_an_orphan_that_cannot_be_taken_on_costs_no_more_at_each_look(tmp_path: 
     """As one whose ledger is behind a CA that is gone: an older worker of another code base, perhaps."""
     folder = a_folder(tmp_path)
     with subprocess.Popen(["sleep", "60"]) as worker:
-        Runtime(folder).table.header.parent = worker.pid
+        Runtime(folder).table.header.parent = os_processes.identity(worker.pid)
         worker.kill()
     opened = []
 

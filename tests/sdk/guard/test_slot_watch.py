@@ -96,7 +96,7 @@ def test_a_kill_never_hits_the_next_run(watched: WatchedSlot) -> None:
     wait_until(lambda: watched.slot().token == watched.second, 15, "the next run")
     watched.guard.slot_watch.kill(seen, "gone", HARD)
     assert not gone(watched.owner.pid)
-    assert watched.runtime.table.kill_request(0).stage == NOT_KILLED
+    assert watched.runtime.table.records[0].kill_request.stage == NOT_KILLED
 
 
 def test_a_child_in_the_middle_of_a_hand_over_is_left_for_the_next_look(watched: WatchedSlot) -> None:
@@ -131,7 +131,7 @@ def test_a_token_only_requested_when_the_beat_was_made_is_not_gone(watched: Watc
 def test_behind_the_fence_even_an_unreadable_slot_is_killed(watched: WatchedSlot) -> None:
     table = watched.runtime.table
     os.kill(watched.owner.pid, signal.SIGSTOP)
-    with table.writing(0):
+    with table.records[0].writing():
         assert table.read(0) is None
         table.header.fence_at = 0.0
         watched.guard.slot_watch.look_at(0, processes.boottime())
@@ -182,7 +182,7 @@ def test_a_result_of_a_batch_that_found_no_room_is_not_given_back(tmp_path: Path
     assert pending.keys() == {over.token, waiting.token}
     assert (report := pending[over.token]) is not None
     assert report.outcome is not None and report.outcome.result == 7
-    assert runtime.table.taken(0) == 0b101
+    assert runtime.table.records[0].taken == 0b101
 
 
 def test_a_child_that_hangs_in_a_request_is_killed_and_its_claims_are_looked_up(

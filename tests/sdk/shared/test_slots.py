@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import pytest
 
+from scheduler_project.sdk.process import processes
 from scheduler_project.sdk.shared.owned_slot import OwnedSlot
 from scheduler_project.sdk.shared.slot_record import FREE, HELD, REPORTING, REQUESTED, SOFT
 from scheduler_project.sdk.shared.slots import SlotTable
@@ -98,17 +99,17 @@ def test_a_claim_is_read_as_it_was_written(table: SlotTable) -> None:
     slot = table.read(0)
     assert slot is not None
     assert (slot.state, slot.token, slot.claim_seq, slot.deadline) == (HELD, token, 7, 123.5)
-    assert (slot.body, slot.body_started, slot.pid) == (os.getpid(), 5, os.getpid())
+    assert (slot.body, slot.owner[0]) == ((os.getpid(), 5), os.getpid())
     assert table.batch(0) == {0: claim}
     owned_slot.start_report()
-    assert table.state(0) == REPORTING
+    assert table.records[0].state == REPORTING
     owned_slot.release()
     assert table.states() == [FREE, FREE]
 
 
 def test_a_writer_stopped_half_way_does_not_block_a_reader(table: SlotTable, forked: Forked) -> None:
     def write_half() -> None:
-        with table.writing(0):
+        with table.records[0].writing():
             os.kill(os.getpid(), signal.SIGSTOP)
 
     ready, done = os.pipe()
@@ -123,7 +124,7 @@ def test_a_writer_stopped_half_way_does_not_block_a_reader(table: SlotTable, for
     os.close(ready)
     wait_until(lambda: table.read(0) is None, 15, "an unreadable slot")
     forked.kill(pid)
-    table.clear(0)
+    table.records[0].clear()
     slot = table.read(0)
     assert slot is not None and slot.state == FREE
 
@@ -140,9 +141,9 @@ def test_the_hand_over_lock_keeps_an_owner_where_it_is(table: SlotTable, forked:
             finally:
                 os._exit(1)
         forked.pids.append(pid)
-        assert table.state(0) == FREE
+        assert table.records[0].state == FREE
     assert os.read(ready, 1) == b"x"
-    assert table.state(0) == REQUESTED
+    assert table.records[0].state == REQUESTED
 
 
 def test_a_guard_waits_only_briefly_for_the_hand_over_lock(table: SlotTable, forked: Forked) -> None:
@@ -157,7 +158,7 @@ def test_a_kill_request_names_its_claim(table: SlotTable) -> None:
     assert owned_slot is not None
     first, second = uuid4(), uuid4()
     owned_slot.request(first)
-    table.request_kill(0, first, "cancelled", SOFT, 1.0)
+    table.records[0].request_kill(first, "cancelled", SOFT, 1.0)
     assert owned_slot.kill_reason == "cancelled"
     owned_slot.request(second)
     assert owned_slot.kill_reason == ""
@@ -167,7 +168,7 @@ def test_a_kill_request_names_its_claim(table: SlotTable) -> None:
 def test_header_values_survive_another_mapping(table: SlotTable) -> None:
     incarnation = uuid4()
     table.header.incarnation, table.header.fence_at = incarnation, 12.5
-    table.header.parent = os.getpid()
+    table.header.parent = processes.identity(os.getpid())
     again = SlotTable(table.folder)
     assert (again.header.incarnation, again.header.fence_at, again.header.parent[0]) == (
         incarnation,

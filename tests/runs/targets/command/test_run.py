@@ -111,7 +111,9 @@ def test_lines_come_while_it_runs(run: Runner) -> None:
     thread = threading.Thread(target=start, daemon=True)
     thread.start()
     wait_until(lambda: hasattr(run, "claim") and "first" in run.log, 15, "the first line")
-    group, _ = wait_until(lambda: run.table.body(0) if run.table.body(0)[0] else None, 15, "its group")
+    group, _ = wait_until(
+        lambda: run.table.records[0].body if run.table.records[0].body[0] else None, 15, "its group"
+    )
     os.killpg(group, 9)
     join(thread)
     assert ended == [137]
@@ -237,7 +239,7 @@ def test_one_run_cannot_see_another(tmp_path: Path) -> None:
         assert "OWN=plugh" in other.log
         assert "xyzzy" not in other.log and "301.25" not in other.log
     finally:
-        os.killpg(one.table.body(0)[0], 9)
+        os.killpg(one.table.records[0].body[0], 9)
         join(thread)
 
 
@@ -256,7 +258,7 @@ def test_killing_the_group_ends_what_left_it(run: Runner) -> None:
         run, "sh", "-c", f"setsid sleep {seconds} & {UNTIL_IT_SLEEPS}; echo ready; exec sleep 30"
     )
     assert has_argument(seconds)
-    os.killpg(run.table.body(0)[0], 9)
+    os.killpg(run.table.records[0].body[0], 9)
     join(thread)
     wait_until(lambda: not has_argument(seconds), 15, "the end of what left the group")
     assert [getattr(failed, "exit_code", None) for failed in failures] == [137]
@@ -266,14 +268,14 @@ def test_a_soft_stop_reaches_the_command(run: Runner) -> None:
     thread, failures = in_background(
         run, "sh", "-c", "trap 'echo asked; exit 9' TERM; echo ready; while :; do sleep 0.05; done"
     )
-    os.killpg(run.table.body(0)[0], 15)
+    os.killpg(run.table.records[0].body[0], 15)
     join(thread)
     assert "asked" in run.log and [getattr(failed, "exit_code", None) for failed in failures] == [9]
 
 
 def test_a_soft_stop_ends_a_command_that_does_not_expect_it(run: Runner) -> None:
     thread, failures = in_background(run, "sh", "-c", "echo ready; exec sleep 30")
-    os.killpg(run.table.body(0)[0], 15)
+    os.killpg(run.table.records[0].body[0], 15)
     join(thread)
     assert "SIGTERM" in str(failures[0]) and getattr(failures[0], "exit_code", None) == 143
 
@@ -281,7 +283,7 @@ def test_a_soft_stop_ends_a_command_that_does_not_expect_it(run: Runner) -> None
 def test_its_environment_stands_in_no_list_of_processes(run: Runner) -> None:
     thread, _ = in_background(run, "sh", "-c", "echo ready; exec sleep 30", PLACE="Reykjavik")
     shown = b"".join(file.read_bytes() for file in Path("/proc").glob("[0-9]*/cmdline") if readable(file))
-    os.killpg(run.table.body(0)[0], 9)
+    os.killpg(run.table.records[0].body[0], 9)
     join(thread)
     assert b"launcher.py" in shown and b"Reykjavik" not in shown
 
@@ -487,7 +489,7 @@ def test_nothing_outlives_the_group_s_leader(run: Runner) -> None:
         run, "sh", "-c", f"setsid sleep {seconds} & {UNTIL_IT_SLEEPS}; echo ready; exec sleep 30"
     )
     assert has_argument(seconds)
-    os.kill(run.table.body(0)[0], 9)
+    os.kill(run.table.records[0].body[0], 9)
     join(thread)
     wait_until(lambda: not has_argument(seconds), 15, "the end of what left the group")
 
@@ -499,7 +501,7 @@ def test_output_in_pieces_of_characters_is_put_together(run: Runner) -> None:
 
 def test_its_group_stands_in_the_slot(run: Runner) -> None:
     run("true")
-    group, leader_started = run.table.body(0)
+    group, leader_started = run.table.records[0].body
     assert group > 1 and leader_started > 0 and group != os.getpgrp()
 
 
