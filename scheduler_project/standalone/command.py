@@ -12,8 +12,9 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -53,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
     return run(**vars(parser.parse_args(arguments)))
 
 
-def run(*, port: int, state_dir: str, stop: bool) -> int:
+def run(port: int, state_dir: str, stop: bool) -> int:
     database_url = os.environ.get("DATABASE_URL", "").strip()
     try:
         account = state.unprivileged_account()
@@ -102,7 +103,9 @@ class Standalone:
             try:
                 self._start()
                 self._introduce()
-                self._watch()
+                while True:
+                    self._keep_alive()
+                    self._pause(0.2)
             finally:
                 self._end()
         return 0
@@ -131,7 +134,9 @@ class Standalone:
         self.children = self._processes()
         for child in self.children:
             child.start()
-        self._wait_for_the_api()
+        if not self._wait_for(lambda: self._answer("/healthz"), ANSWER_SECONDS, pause=0.1):
+            lines = last_lines(self.logs / "api.log")
+            raise CannotStart(f"the API does not answer; the last lines of its log:\n{lines}")
 
     def _start_database(self) -> str:
         if self.database is not None:
@@ -180,7 +185,7 @@ class Standalone:
         log = self.logs / f"{command}.log"
         with log.open("wb") as output:
             words = [sys.executable, "manage.py", command, *arguments]
-            process = begin(words, cwd=CHECKOUT, env=self.env, output=output, umask=0o077)
+            process = begin(words, output, cwd=CHECKOUT, env=self.env, umask=0o077)
         try:
             while process.poll() is None:
                 self._pause(0.05)
@@ -190,25 +195,22 @@ class Standalone:
         if process.returncode != 0:
             raise CannotStart(f"`manage.py {command}` failed; its last lines:\n{last_lines(log)}")
 
-    def _wait_for_the_api(self) -> None:
-        end = time.monotonic() + ANSWER_SECONDS
-        while not self._answers("/healthz"):
+    def _wait_for(self, look: Callable[[], Any], seconds: float, pause: float) -> Any:
+        """Look until something is found or the time is up, and keep the processes alive meanwhile."""
+        end = time.monotonic() + seconds
+        while not (found := look()) and time.monotonic() < end:
             self._keep_alive()
-            if time.monotonic() > end:
-                lines = last_lines(self.logs / "api.log")
-                raise CannotStart(f"the API does not answer; the last lines of its log:\n{lines}")
-            self._pause(0.1)
+            self._pause(pause)
+        return found
 
-    def _answers(self, path: str) -> bool:
+    def _answer(self, path: str, key: str = "") -> dict[str, Any]:
+        """Send a request past any proxy of the machine, as the address is our own; return nothing if it fails."""
+        headers = {"Authorization": f"Bearer {key}"} if key else None
         try:
-            return self._get(f"{self.address}{path}").status_code == 200
-        except httpx.HTTPError:
-            return False
-
-    def _get(self, url: str, key: str = "") -> httpx.Response:
-        """Send a request past any proxy of the machine: the address is our own."""
-        with httpx.Client(trust_env=False, timeout=5) as client:
-            return client.get(url, headers={"Authorization": f"Bearer {key}"} if key else None)
+            with httpx.Client(trust_env=False, timeout=5) as client:
+                return dict(client.get(f"{self.address}{path}", headers=headers).raise_for_status().json())
+        except (httpx.HTTPError, ValueError):
+            return {}
 
     def _introduce(self) -> None:
         who: dict[str, str] = json.loads(self.credentials.read_text())
@@ -217,30 +219,15 @@ class Standalone:
         say(f"login: {who['admin_user']} {who['admin_password']}")
         say(f"api: {api}")
         say(f"key: {who['api_key']}")
-        header, run = f"-H 'Authorization: Bearer {who['api_key']}'", self._first_run(api, who["api_key"])
+        header = f"-H 'Authorization: Bearer {who['api_key']}'"
+        # An example for the addresses below, if one succeeds in time.
+        succeeded = partial(self._answer, "/api/v1/runs?state=succeeded", who["api_key"])
+        runs = self._wait_for(lambda: succeeded().get("results"), FIRST_RUN_SECONDS, pause=0.25)
+        run = runs[-1] if runs else {}
         say(f"curl -s {header} {api}/jobs")
         say(f"curl -s -X POST {header} {api}/jobs/{run.get('job', 'JOB_ID')}/run")
         say(f"curl -s {header} {api}/runs/{run.get('id', 'RUN_ID')}/log")
         say(f"Everything is kept in {self.folder}; Ctrl-C stops it.")
-
-    def _first_run(self, api: str, key: str) -> dict[str, Any]:
-        """Wait for a succeeded run, as an example; return nothing if there is none in time."""
-        end = time.monotonic() + FIRST_RUN_SECONDS
-        while time.monotonic() < end:
-            self._keep_alive()
-            try:
-                found: list[dict[str, Any]] = self._get(f"{api}/runs?state=succeeded", key).json()["results"]
-            except (httpx.HTTPError, ValueError, KeyError):
-                found = []
-            if found:
-                return found[-1]
-            self._pause(0.25)
-        return {}
-
-    def _watch(self) -> None:
-        while True:
-            self._keep_alive()
-            self._pause(0.2)
 
     def _keep_alive(self) -> None:
         if self.database is not None and not self.database.is_alive():
@@ -256,8 +243,7 @@ class Standalone:
         if self.children:
             say("stopping ...")
         for child in self.children:
-            child.ask_to_stop()
-            child.wait_stopped(STOP_SECONDS[child.name])
+            child.stop(STOP_SECONDS[child.name])
         if self.database is not None:
             self.database.stop()
 

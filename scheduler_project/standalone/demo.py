@@ -1,7 +1,6 @@
 """Create a demo tenant with a few jobs, once: what somebody changed or deleted is not restored."""
 
 import json
-import os
 import secrets
 from datetime import datetime, timedelta
 from itertools import chain, count
@@ -21,6 +20,7 @@ from jobs.errors import DomainError
 from jobs.models import Job, Pool, Tenant
 from jobs.services.definition import create_job, edit_job
 from jobs.validation.instants import as_text
+from scheduler_project.sdk.shared.folder import write_privately
 
 TENANT = "demo"
 POOL = "default"
@@ -39,7 +39,11 @@ def make_demo(credentials_file: Path, public_url: str) -> list[str]:
         _kept(Pool, POOL, description=about, shared=True, exported_tasks=TASKS, exported_kinds=KINDS)
         troubles = [trouble for spec in specs(public_url, database_now()) if (trouble := _job(tenant, spec))]
         _call_the_present_address(tenant, public_url)
-        _credentials(tenant, credentials_file)
+        # Login and API key stay the same at every start as long as they are valid.
+        known = _read(credentials_file)
+        found = {**_login(known), "api_key": _key(tenant, known.get("api_key", ""))}
+        if found != known:
+            write_privately(credentials_file, json.dumps(found, indent=2))
     return troubles
 
 
@@ -126,14 +130,6 @@ def _call_the_present_address(tenant: Tenant, public_url: str) -> None:
         edit_job(job, {"target": {**target, "url": address(public_url)}})
 
 
-def _credentials(tenant: Tenant, file: Path) -> None:
-    """Write login and API key, the same at every start as long as they are valid."""
-    known = _read(file)
-    found = {**_login(known), "api_key": _key(tenant, known.get("api_key", ""))}
-    if found != known:
-        _write(file, found)
-
-
 def _login(known: Credentials) -> Credentials:
     name, password = known.get("admin_user", ""), known.get("admin_password", "")
     user = User.objects.filter(username=name).first()
@@ -159,13 +155,3 @@ def _read(file: Path) -> Credentials:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _write(file: Path, found: Credentials) -> None:
-    """Write the file whole or not at all, readable by its owner alone from the first byte."""
-    draft = file.with_name(f"{file.name}.new")
-    draft.unlink(missing_ok=True)
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with open(descriptor, "w") as text:
-        json.dump(found, text, indent=2)
-    draft.replace(file)

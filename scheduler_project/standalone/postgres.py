@@ -10,7 +10,6 @@ import shutil
 import signal
 import stat
 import subprocess
-from collections.abc import Mapping
 from pathlib import Path
 from tempfile import gettempdir
 from urllib.parse import quote
@@ -25,7 +24,6 @@ from scheduler_project.standalone.state import Account, CannotStart, LockFile, a
 USER = DATABASE = "beatkeeper"
 # sun_path holds 108 bytes including the final zero; on macOS 104.
 MAX_SOCKET_PATH = 103
-PORT = 5432
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0
 
@@ -33,26 +31,20 @@ STOP_SECONDS = 20.0
 class EmbeddedPostgres:
     """A PostgreSQL server of our own. `folder` is ours; `cluster` in it, with data and socket, is the account's."""
 
+    auth_host = "reject"
+
     def __init__(
-        self,
-        folder: Path,
-        account: Account | None,
-        *,
-        binaries: Path | None = None,
-        options: Mapping[str, str] | None = None,
-        auth_host: str = "reject",
-        port: int = PORT,
+        self, folder: Path, account: Account | None, binaries: Path | None = None, **options: str
     ) -> None:
         self.folder = folder
         self.account = account
+        self._owner = account.pw_uid if account else os.geteuid()
         self.cluster = folder / "cluster"
         self.data = self.cluster / "data"
         self.log = folder / "postgresql.log"
-        self.options = {"listen_addresses": "", "port": str(port)} | dict(options or {})
         # On a socket, the port is only a part of the file's name.
-        self._port = port
-        self._socket_name = f".s.PGSQL.{port}"
-        self._auth_host = auth_host
+        self.options = {"listen_addresses": "", "port": "5432"} | options
+        self._socket_name = f".s.PGSQL.{self.options['port']}"
         self._given_binaries = binaries
         self._binaries = self._sockets = Path()
         self._lock = LockFile(folder / "lock")
@@ -78,7 +70,8 @@ class EmbeddedPostgres:
             raise
 
     def url(self, database: str = DATABASE) -> str:
-        return f"postgresql://{USER}@/{database}?host={quote(str(self._sockets), safe='/')}&port={self._port}"
+        socket = quote(str(self._sockets), safe="/")
+        return f"postgresql://{USER}@/{database}?host={socket}&port={self.options['port']}"
 
     @property
     def pid(self) -> int | None:
@@ -91,39 +84,28 @@ class EmbeddedPostgres:
 
     def stop(self) -> None:
         """Shut down fast: end sessions and write everything, with harsher signals when that takes too long."""
-        self._end((signal.SIGINT, STOP_SECONDS), (signal.SIGQUIT, 5.0), (signal.SIGKILL, 5.0))
-        self._lock.release()
-
-    def kill(self) -> None:
-        """Kill the server without writing anything, as a power cut would. The next start recovers."""
-        self._end((signal.SIGKILL, 10.0))
-        self._lock.release()
-
-    def _end(self, *steps: tuple[signal.Signals, float]) -> None:
         pid = self.pid
-        for signal_number, seconds in steps:
+        for number, seconds in (signal.SIGINT, STOP_SECONDS), (signal.SIGQUIT, 5.0), (signal.SIGKILL, 5.0):
             if pid is None or not self.is_alive():
                 break
-            os.kill(pid, signal_number)
+            os.kill(pid, number)
             wait_until(lambda: not self.is_alive(), seconds)
         self._process = self._attached_to = None
+        self._lock.release()
 
     def _make_folders(self) -> None:
         try:
             make_folder(self.folder, 0o711 if self.account else 0o700)
             make_folder(self.cluster, 0o700)
             if self.account and not any(self.cluster.iterdir()):
-                os.chown(self.cluster, self.account.uid, self.account.gid)
+                os.chown(self.cluster, self.account.pw_uid, self.account.pw_gid)
         except OSError as error:
             raise CannotStart(f"cannot keep a database in {self.folder}: {error.strerror}") from None
-        if self.cluster.stat().st_uid != self._owner():
+        if self.cluster.stat().st_uid != self._owner:
             raise CannotStart(
                 f"the database in {self.folder} belongs to another user: "
                 "start as that user, or name another folder with --state-dir"
             )
-
-    def _owner(self) -> int:
-        return self.account.uid if self.account else os.geteuid()
 
     def _socket_folder(self) -> Path:
         """Return the socket's folder: beside the data if that path is short enough, else in the temporary folder."""
@@ -134,10 +116,10 @@ class EmbeddedPostgres:
         if not beside.exists():
             beside.mkdir(mode=0o700)
             if self.account:
-                os.chown(beside, self.account.uid, self.account.gid)
+                os.chown(beside, self.account.pw_uid, self.account.pw_gid)
         found = beside.lstat()
         closed = stat.S_ISDIR(found.st_mode) and not stat.S_IMODE(found.st_mode) & 0o077
-        if not closed or found.st_uid != self._owner():
+        if not closed or found.st_uid != self._owner:
             raise CannotStart(f"{beside} is not a folder of ours, closed to others: remove it")
         return beside
 
@@ -156,34 +138,25 @@ class EmbeddedPostgres:
             locale = ["--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C"]
         unfinished = self.cluster / "data.new"
         shutil.rmtree(unfinished, ignore_errors=True)
-        command = [
-            str(self._binaries / "initdb"),
-            f"--pgdata={unfinished}",
-            f"--username={USER}",
-            "--auth-local=trust",
-            f"--auth-host={self._auth_host}",
-            "--encoding=UTF8",
-            *locale,
-        ]
-        answer = subprocess.run(
-            command, capture_output=True, text=True, cwd="/", env=_plain(), **as_account(self.account)
-        )
+        access = [f"--username={USER}", "--auth-local=trust", f"--auth-host={self.auth_host}"]
+        answer = self._run("initdb", f"--pgdata={unfinished}", *access, "--encoding=UTF8", *locale)
         if answer.returncode != 0:
             raise CannotStart(f"cannot make a database in {self.folder}: {answer.stderr.strip()}")
         unfinished.rename(self.data)
 
     def _major_version(self) -> int:
-        command = [str(self._binaries / "postgres"), "--version"]
         try:
-            answer = subprocess.run(
-                command, capture_output=True, text=True, cwd="/", env=_plain(), **as_account(self.account)
-            )
+            answer = self._run("postgres", "--version")
         except OSError as error:
             raise CannotStart(f"PostgreSQL cannot be run from {self._binaries}: {error.strerror}") from None
         found = re.search(r"\) (\d+)", answer.stdout)
         if not found:
             raise CannotStart(f"PostgreSQL cannot be run from {self._binaries}: {answer.stderr.strip()}")
         return int(found[1])
+
+    def _run(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command, account = [str(self._binaries / program), *arguments], as_account(self.account)
+        return subprocess.run(command, capture_output=True, text=True, cwd="/", env=_plain(), **account)
 
     def _running_server(self) -> int | None:
         """Return the server that still runs on our data. Nobody else starts one: the folder is locked."""
@@ -214,9 +187,7 @@ class EmbeddedPostgres:
             command += ["-c", f"{name}={value}"]
         with self.log.open("ab") as output:
             account = as_account(self.account)
-            self._process = begin(
-                command, cwd=Path("/"), env=_plain(), output=output, ended_by=signal.SIGINT, **account
-            )
+            self._process = begin(command, output, signal.SIGINT, cwd="/", env=_plain(), **account)
         if not self._answers():
             lines = last_lines(self.log)
             raise CannotStart(f"PostgreSQL did not start in {self.folder}; its last lines:\n{lines}")
@@ -264,5 +235,5 @@ def _is_alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True
+        pass
     return True

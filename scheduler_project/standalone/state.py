@@ -10,9 +10,13 @@ from base64 import b64encode
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
+
+from scheduler_project.sdk.shared.folder import write_privately
 
 SYSTEM_FOLDER = Path("/var/lib/beatkeeper")
+# A user to run programs as; PostgreSQL refuses to run as root.
+Account = pwd.struct_passwd
 
 
 class CannotStart(Exception):
@@ -27,23 +31,16 @@ class AlreadyRunning(CannotStart):
         self.pid = pid
 
 
-class Account(NamedTuple):
-    """A user to run programs as; PostgreSQL refuses to run as root."""
-
-    name: str
-    uid: int
-    gid: int
-
-    def can_enter(self, folder: Path) -> bool:
-        """Try to enter a folder: permissions, access lists and mounts all count."""
-        probe = ["/bin/sh", "-c", 'cd "$0"', str(folder)]
-        answer = subprocess.run(probe, capture_output=True, cwd="/", **as_account(self))
-        return answer.returncode == 0
+def can_enter(account: Account, folder: Path) -> bool:
+    """Try to enter a folder: permissions, access lists and mounts all count."""
+    probe = ["/bin/sh", "-c", 'cd "$0"', str(folder)]
+    answer = subprocess.run(probe, capture_output=True, cwd="/", **as_account(account))
+    return answer.returncode == 0
 
 
 def as_account(account: Account | None) -> dict[str, Any]:
     """Return the arguments of subprocess that change the user."""
-    return {"user": account.uid, "group": account.gid, "extra_groups": []} if account else {}
+    return {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []} if account else {}
 
 
 def unprivileged_account() -> Account | None:
@@ -52,8 +49,7 @@ def unprivileged_account() -> Account | None:
         return None
     for name in ("postgres", "nobody"):
         with suppress(KeyError):
-            entry = pwd.getpwnam(name)
-            return Account(name, entry.pw_uid, entry.pw_gid)
+            return pwd.getpwnam(name)
     raise CannotStart(
         "PostgreSQL refuses to run as root and this machine has neither the user postgres nor nobody: "
         "start as another user, or set DATABASE_URL"
@@ -68,7 +64,7 @@ def choose(checkout: Path, wanted: str, account: Account | None) -> Path:
     if wanted:
         folder = Path(wanted).expanduser().absolute()
         if account and not _prepare(folder, account):
-            who = f"the user {account.name}, who runs PostgreSQL there"
+            who = f"the user {account.pw_name}, who runs PostgreSQL there"
             raise CannotStart(f"{folder} cannot be entered by {who}")
     else:
         folder = checkout / "var"
@@ -91,7 +87,7 @@ def _prepare(folder: Path, account: Account | None) -> bool:
             f"cannot write to {folder} ({error.strerror}): "
             "name another folder with --state-dir or BEATKEEPER_STATE_DIR"
         ) from None
-    return account is None or account.can_enter(folder)
+    return account is None or can_enter(account, folder)
 
 
 def make_folder(folder: Path, mode: int) -> None:
@@ -128,7 +124,8 @@ class LockFile:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
-            raise AlreadyRunning(self.path, self._written_pid()) from None
+            text = self.path.read_text().strip()
+            raise AlreadyRunning(self.path, int(text) if text.isdigit() else None) from None
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         self._descriptor = descriptor
@@ -149,10 +146,6 @@ class LockFile:
         except FileNotFoundError:
             return None
 
-    def _written_pid(self) -> int | None:
-        text = self.path.read_text().strip()
-        return int(text) if text.isdigit() else None
-
 
 def secret_key(folder: Path) -> str:
     """Return the secret key, created once: sessions and signatures survive a restart."""
@@ -170,8 +163,5 @@ def encryption_keys(folder: Path) -> str:
 
 def _kept(path: Path, make: Callable[[], str]) -> str:
     if not path.exists():
-        new = path.with_name(f"{path.name}.{os.getpid()}")
-        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            file.write(make())
-        new.replace(path)
+        write_privately(path, make())
     return path.read_text().strip()

@@ -2,9 +2,9 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import BaseCommand
 
-from scheduler_project import env
 from scheduler_project.standalone.demo import make_demo
 
 
@@ -17,6 +17,5 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        public_url = env.url("BEATKEEPER_PUBLIC_URL", "http://127.0.0.1:8000", ("http", "https"))
-        for trouble in make_demo(options["credentials_file"], public_url):
+        for trouble in make_demo(options["credentials_file"], settings.PUBLIC_URL):
             self.stderr.write(f"not made: {trouble}")

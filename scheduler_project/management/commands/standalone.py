@@ -15,6 +15,4 @@ class Command(BaseCommand):
         standalone.add_arguments(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        raise SystemExit(
-            standalone.run(port=options["port"], state_dir=options["state_dir"], stop=options["stop"])
-        )
+        raise SystemExit(standalone.run(options["port"], options["state_dir"], options["stop"]))

@@ -121,7 +121,7 @@ def test_the_platforms_workers_know_the_demo_tasks() -> None:
     assert set(TASKS) <= set(keeper.targets.known())
 
 
-def test_the_command_reads_the_address_from_the_environment(file: Path, monkeypatch: Any) -> None:
-    monkeypatch.setenv("BEATKEEPER_PUBLIC_URL", "http://127.0.0.1:8123")
+def test_the_command_takes_the_address_from_the_settings(file: Path, settings: Any) -> None:
+    settings.PUBLIC_URL = "http://127.0.0.1:8123"
     call_command("demo", credentials_file=file)
     assert Job.objects.get(name=CALL).spec.target["url"] == "http://127.0.0.1:8123/healthz"

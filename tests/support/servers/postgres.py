@@ -4,6 +4,7 @@ import os
 import re
 import secrets
 import shutil
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import mkdtemp
@@ -42,15 +43,10 @@ class PrivatePostgres:
         self._server = EmbeddedPostgres(
             self.folder / "postgresql",
             unprivileged_account(),
-            binaries=system_binaries(),
-            options={
-                "listen_addresses": "127.0.0.1",
-                **ROOMY,
-                **(options or {}),
-            },
-            auth_host="trust",
-            port=self.port,
+            system_binaries(),
+            **{"listen_addresses": "127.0.0.1", "port": str(self.port), **ROOMY, **(options or {})},
         )
+        self._server.auth_host = "trust"
 
     @property
     def url(self) -> str:
@@ -71,7 +67,10 @@ class PrivatePostgres:
         self._server.stop()
 
     def kill(self) -> None:
-        self._server.kill()
+        """Kill the server without writing anything, as a power cut would. The next start recovers."""
+        if self.pid is not None:
+            os.kill(self.pid, signal.SIGKILL)
+        self._server.stop()
 
     def is_alive(self) -> bool:
         return self._server.is_alive()

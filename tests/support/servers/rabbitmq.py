@@ -63,10 +63,9 @@ def rabbitmq_account() -> Account | None:
     if os.geteuid() != 0:
         return None
     try:
-        entry = pwd.getpwnam("rabbitmq")
+        return pwd.getpwnam("rabbitmq")
     except KeyError:
         return None
-    return Account("rabbitmq", entry.pw_uid, entry.pw_gid)
 
 
 class PrivateRabbitMQ:
@@ -168,7 +167,7 @@ class PrivateRabbitMQ:
         """Write a program for this node that is called as rabbitmqctl is, also from another account."""
         account = self._account
         switch = (
-            ["setpriv", f"--reuid={account.uid}", f"--regid={account.gid}", "--clear-groups"]
+            ["setpriv", f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups"]
             if account
             else []
         )
@@ -207,7 +206,7 @@ class PrivateRabbitMQ:
         (self.folder / "enabled_plugins").write_text(f"[{plugins}].\n")
         if self._account:
             for path in (self.folder, *self.folder.iterdir()):
-                os.chown(path, self._account.uid, self._account.gid)
+                os.chown(path, self._account.pw_uid, self._account.pw_gid)
 
     def _env(self) -> dict[str, str]:
         inside = {

@@ -19,7 +19,6 @@ from scheduler_project.standalone import state as state_folder
 from scheduler_project.standalone.binaries import reachable_binaries
 from scheduler_project.standalone.postgres import EmbeddedPostgres
 from scheduler_project.standalone.state import (
-    Account,
     AlreadyRunning,
     CannotStart,
     as_account,
@@ -45,7 +44,7 @@ def server(folder: Path) -> Iterator[EmbeddedPostgres]:
     server = EmbeddedPostgres(folder / "postgresql", unprivileged_account())
     server.start()
     yield server
-    server.kill()
+    server.stop()
 
 
 def remember(server: EmbeddedPostgres) -> None:
@@ -220,7 +219,7 @@ def test_closed_folders_stay_closed(tmp_path: Path, folder: Path, monkeypatch: p
 def test_binaries_out_of_reach_are_copied_and_run_from_there(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Account, "can_enter", lambda self, path: False)
+    monkeypatch.setattr(state_folder, "can_enter", lambda account, path: False)
     server = EmbeddedPostgres(folder / "postgresql", unprivileged_account())
     server.start()
     try:

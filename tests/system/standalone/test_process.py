@@ -42,7 +42,7 @@ def children(tmp_path: Path) -> Iterator[Children]:
     yield children
     for child in children.made:
         child.kill()
-        child.wait_stopped(5)
+        child.stop(5)
 
 
 def test_a_child_that_keeps_dying_is_started_again_later_each_time(children: Children) -> None:
@@ -61,8 +61,7 @@ def test_a_child_that_ignores_sigterm_is_killed_when_its_time_is_up(children: Ch
     child = children.make(STUBBORN)
     child.start()
     wait_until(lambda: "up" in child.log.read_text(), what="the child")
-    child.ask_to_stop()
-    child.wait_stopped(0.2)
+    child.stop(0.2)
     assert not child.is_alive()
 
 
@@ -70,8 +69,7 @@ def test_what_a_child_started_ends_with_it(children: Children) -> None:
     child = children.make(WITH_CHILD)
     child.start()
     grandchild = int(wait_until(lambda: child.log.read_text().strip(), what="the grandchild"))
-    child.ask_to_stop()
-    child.wait_stopped(5)
+    child.stop(5)
     wait_until(lambda: not is_running(grandchild), what="the end of the grandchild")
 
 
@@ -86,9 +84,9 @@ def test_its_log_does_not_grow_for_ever(children: Children) -> None:
 def test_it_gets_no_signal_of_the_terminal(children: Children) -> None:
     child = children.make("import signal; signal.pause()")
     child.start()
-    assert child.pid is not None
-    assert os.getpgid(child.pid) != os.getpgrp()
-    os.kill(child.pid, signal.SIGKILL)
+    assert child.process is not None
+    assert os.getpgid(child.process.pid) != os.getpgrp()
+    os.kill(child.process.pid, signal.SIGKILL)
     wait_until(lambda: not child.is_alive(), what="its death")
     assert "was killed by SIGKILL" in (child.keep_alive() or "")
 
