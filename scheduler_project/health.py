@@ -18,7 +18,6 @@ from jobs.admin.permissions import is_superuser
 from jobs.clock import database_now
 from jobs.models import JOB_SLICES, Pool
 from runs.models import SchedulerNode
-from runs.scheduler.partitions import lock_session as slices
 from scheduler_project.doctor import schedulers
 from scheduler_project.doctor.runs import LATE_SECONDS
 
@@ -28,7 +27,7 @@ MAX_QUERY_TIME = "2s"
 # However many monitors ask, one of them queries the database in this time; the others get its report.
 CACHED_SECONDS = 1.0
 _cached: dict[bool, tuple[float, dict[str, Any] | Error]] = {}
-_querying = threading.Lock()
+_querying = {True: threading.Lock(), False: threading.Lock()}
 
 
 @require_safe
@@ -67,25 +66,18 @@ def _reaches_database() -> dict[str, Any]:
 
 def _cached_report(in_full: bool) -> dict[str, Any]:
     """Return the report of a moment ago, or a new one. A failure is cached as well, to spare a database in trouble."""
-    found = _fresh(in_full)
-    if found is None:
-        with _querying:
-            # Another thread may have written the report while this one waited for the lock.
-            found = _fresh(in_full)
-            if found is None:
-                try:
-                    found = figures(in_full)
-                except Error as error:
-                    found = error
-                _cached[in_full] = time.monotonic(), found
+    # Under the lock: another thread may write the report while this one waits for it.
+    with _querying[in_full]:
+        at, found = _cached.get(in_full, (0.0, None))
+        if found is None or time.monotonic() - at > CACHED_SECONDS:
+            try:
+                found = figures(in_full)
+            except Error as error:
+                found = error
+            _cached[in_full] = time.monotonic(), found
     if isinstance(found, Error):
         raise found
     return found
-
-
-def _fresh(in_full: bool) -> dict[str, Any] | Error | None:
-    at, found = _cached.get(in_full, (0.0, None))
-    return found if time.monotonic() - at <= CACHED_SECONDS else None
 
 
 @transaction.atomic
@@ -93,44 +85,36 @@ def figures(in_full: bool) -> dict[str, Any]:
     with connection.cursor() as cursor:
         cursor.execute("SELECT set_config('statement_timeout', %s, true)", [MAX_QUERY_TIME])
     now = database_now()
-    alive = len(schedulers.held(slices.JOBS + slices.MEMBER))
+    alive = schedulers.count_alive()
     due = {number: _age(at, now) for number, at in schedulers.watermarks().items()}
     waiting = {pool: _age(oldest, now) for pool, (oldest, _) in schedulers.oldest_waiting().items()}
-    behind = sorted(number for number, seconds in due.items() if seconds > LATE_SECONDS)
-    unheld = _unheld() if alive else {}
+    behind = sum(seconds > LATE_SECONDS for seconds in due.values())
+    jobs, pools, recovery = schedulers.unheld() if alive else (set(), set(), set())
     found: dict[str, Any] = {
-        "status": "ok" if alive and not behind and not any(unheld.values()) else "degraded",
+        "status": "ok" if alive and not any((behind, jobs, pools, recovery)) else "degraded",
         "database": "ok",
         "schedulers": alive,
         "slices": JOB_SLICES,
-        "unheld_slices": len(unheld["slices"]) if unheld else JOB_SLICES,
-        "slices_behind": len(behind),
-        "unheld_pools": len(unheld["pools"]) if unheld else Pool.objects.count(),
-        "recovery_is_held": bool(unheld and not unheld["recovery"]),
+        "unheld_slices": len(jobs) if alive else JOB_SLICES,
+        "slices_behind": behind,
+        "unheld_pools": len(pools) if alive else Pool.objects.count(),
+        "recovery_is_held": bool(alive and not recovery),
         "oldest_due_seconds": max(due.values(), default=0.0),
         "oldest_waiting_seconds": max(waiting.values(), default=0.0),
     }
-    return {**found, "details": _details(due, waiting, unheld, now)} if in_full else found
-
-
-def _unheld() -> dict[str, set[int]]:
-    return {
-        "slices": schedulers.uncovered(slices.JOBS, range(JOB_SLICES)),
-        "pools": schedulers.uncovered(slices.POOLS, Pool.objects.values_list("pk", flat=True)),
-        "recovery": schedulers.uncovered(slices.RECOVERY, [0]),
-    }
+    return {**found, "details": _details(due, waiting, jobs, pools, now)} if in_full else found
 
 
 def _details(
-    due: dict[int, float], waiting: dict[int, float], unheld: dict[str, set[int]], now: datetime
+    due: dict[int, float], waiting: dict[int, float], jobs: set[int], pools: set[int], now: datetime
 ) -> dict[str, Any]:
     slugs = dict(Pool.objects.values_list("pk", "slug"))
     nodes = SchedulerNode.objects.filter(left_at=None).order_by("host", "pid")
     return {
         "oldest_due_seconds_by_slice": due,
         "oldest_waiting_seconds_by_pool": {slugs.get(pool, str(pool)): at for pool, at in waiting.items()},
-        "unheld_slices": sorted(unheld.get("slices", ())),
-        "unheld_pools": sorted(slugs.get(pool, str(pool)) for pool in unheld.get("pools", ())),
+        "unheld_slices": sorted(jobs),
+        "unheld_pools": sorted(slugs.get(pool, str(pool)) for pool in pools),
         "schedulers": [
             {
                 "host": node.host,

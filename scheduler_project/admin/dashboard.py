@@ -10,6 +10,7 @@ from django.db import connection, transaction
 from django.db.models import Count, Min, QuerySet, Sum
 from django.db.utils import DatabaseError
 from django.http import HttpRequest
+from django.utils.html import format_html
 
 from jobs.admin.formatting import brief, moment
 from jobs.admin.html import WARNING, label, link, list_of, page_of, sentence
@@ -20,36 +21,24 @@ from jobs.models.suspensions import SuspensionState
 from runs import history
 from runs.admin import dead_letter_dialogs
 from runs.admin.list_filters import window_of
-from runs.admin.run_detail import state_label
 from runs.admin.schedulers import condition_label, describe_skew, slowest_pass
 from runs.models import DeadLetter, LiveRun, Queue, Run, SchedulerNode, WorkerNode
 from runs.reasons import NOT_HELD, describe
 from runs.scheduler.partitions import lock_session as slices
 from runs.services.dead_letters import open_letters
 from runs.states import FinalState, LiveState
+from scheduler_project import doctor
 from scheduler_project.admin import broker_status
-from scheduler_project.doctor import broker, schedulers
 from scheduler_project.doctor import runs as run_checks
-from scheduler_project.doctor.findings import Check, Finding, Level, counted
-from scheduler_project.doctor.runs import LATE_SECONDS, overdue
+from scheduler_project.doctor import schedulers
+from scheduler_project.doctor.findings import Level, counted
 
 # A slower figure is left out: the page must answer when the database is in trouble.
 MAX_QUERY_TIME = "2s"
 LISTED = 8
-CHECKS = (
-    schedulers.alive,
-    schedulers.coverage,
-    schedulers.loops,
-    schedulers.clocks,
-    schedulers.behind,
-    run_checks.due_jobs,
-    run_checks.waiting_runs,
-    run_checks.queued_runs,
-    run_checks.workers,
-    run_checks.unrunnable_jobs,
-    run_checks.declarations,
-    broker.names_of_pools,
-)
+# The cells of a row.
+Row = tuple[object, ...]
+CHECKS = [named.check for named in doctor.CHECKS if named.on_dashboard]
 
 
 class Figure(NamedTuple):
@@ -57,7 +46,7 @@ class Figure(NamedTuple):
     value: str
     more: str = ""
     url: str = ""
-    tone: str = ""
+    is_bad: bool = False
 
 
 def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
@@ -74,10 +63,6 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
         "dead": bounded(platform.newest_dead) or [],
         "now": f"{datetime.now(timezone.utc):%H:%M:%S} UTC",
     }
-
-
-def collect(check: Check) -> list[Finding]:
-    return list(check())
 
 
 def bounded(make: Callable[[], Any]) -> Any:
@@ -110,8 +95,7 @@ class VisiblePlatform:
 
     def running(self) -> Figure:
         count = self.live().filter(state__in=(LiveState.RUNNING, LiveState.WAITING_CALLBACK)).count()
-        url = list_of(LiveRun, state__exact="running")
-        return Figure("Running now", f"{count:,}", url=url, tone="good" if count else "")
+        return Figure("Running now", f"{count:,}", url=list_of(LiveRun, state__exact="running"))
 
     def waiting(self) -> Figure:
         waiting = self.live().filter(state__in=(LiveState.READY, LiveState.QUEUED))
@@ -130,56 +114,50 @@ class VisiblePlatform:
     def dead_today(self) -> Figure:
         count = self.dead().count()
         url = list_of(Run, state="dead", window="24h")
-        return Figure("Dead in 24 hours", f"{count:,}", url=url, tone="bad" if count else "good")
+        return Figure("Dead in 24 hours", f"{count:,}", url=url, is_bad=count > 0)
 
     def dead_letters(self) -> Figure:
         count = open_letters(None if self.is_operator else own_tenants(self.request))
+        value = dead_letter_dialogs.counted(count)
         more = "to redrive or dismiss" if count else "none to decide"
-        return Figure(
-            "Dead letters",
-            dead_letter_dialogs.counted(count),
-            more,
-            list_of(DeadLetter),
-            "bad" if count else "good",
-        )
+        return Figure("Dead letters", value, more, list_of(DeadLetter), is_bad=count > 0)
 
     def late(self) -> Figure:
-        count = overdue()[0] if self.is_operator else self.late_clocks().count()
-        return Figure("Late jobs", f"{count:,}", "due and not triggered", tone="bad" if count else "good")
+        count = run_checks.overdue()[0] if self.is_operator else self.late_clocks().count()
+        return Figure("Late jobs", f"{count:,}", "due and not triggered", is_bad=count > 0)
 
     def workers(self) -> Figure:
         total = {"slots": Sum("slots", default=0), "busy": Sum("busy", default=0)}
         found = WorkerNode.objects.living().aggregate(count=Count("pk"), **total)
         more = f"{found['busy']:,} of {found['slots']:,} slots busy"
-        tone = "good" if found["count"] else "bad"
         url = list_of(WorkerNode, state__exact="active")
-        return Figure("Workers alive", f"{found['count']:,}", more, url, tone)
+        return Figure("Workers alive", f"{found['count']:,}", more, url, is_bad=not found["count"])
 
     def coverage(self) -> Figure:
         """Count schedulers and slices by their session locks, not by their own reports."""
         covered = JOB_SLICES - len(schedulers.uncovered(slices.JOBS, range(JOB_SLICES)))
-        alive = len(schedulers.held(slices.JOBS + slices.MEMBER))
+        alive = schedulers.count_alive()
         oldest = max((database_now() - at for at in schedulers.watermarks().values()), default=timedelta(0))
         more = f"{covered} of {JOB_SLICES} slices, {brief(oldest)} behind"
-        tone = "good" if alive and covered == JOB_SLICES else "bad"
-        return Figure("Schedulers alive", f"{alive:,}", more, list_of(SchedulerNode), tone)
+        is_bad = not alive or covered < JOB_SLICES
+        return Figure("Schedulers alive", f"{alive:,}", more, list_of(SchedulerNode), is_bad)
 
-    def schedulers(self) -> list[dict[str, Any]]:
+    def schedulers(self) -> list[Row]:
         """Return the schedulers that have not left, for operators."""
         if not self.is_operator:
             return []
         now = database_now()
         nodes = SchedulerNode.objects.filter(left_at=None).order_by("-last_seen_at")
         return [
-            {
-                "name": link(page_of(node), node),
-                "state": condition_label(node, now),
-                "slices": counted(node.job_slices, "slice"),
-                "pools": counted(node.pools, "pool"),
-                "recovery": "recovery" if node.runs_recovery else "",
-                "slowest": f"passes up to {slowest_pass(node)}",
-                "clock": f"clock {describe_skew(node.skew_ms)}",
-            }
+            (
+                link(page_of(node), node),
+                condition_label(node, now),
+                counted(node.job_slices, "slice"),
+                counted(node.pools, "pool"),
+                "recovery" if node.runs_recovery else "",
+                f"passes up to {slowest_pass(node)}",
+                f"clock {describe_skew(node.skew_ms)}",
+            )
             for node in nodes[:LISTED]
         ]
 
@@ -188,7 +166,7 @@ class VisiblePlatform:
         return self.own(history.runs().filter(pk__gte=first, pk__lt=beyond, state=FinalState.DEAD))
 
     def late_clocks(self) -> "QuerySet[Job]":
-        due = self.now - timedelta(seconds=LATE_SECONDS)
+        due = self.now - timedelta(seconds=run_checks.LATE_SECONDS)
         return self.own(Job.objects.present().filter(clock__next_run_at__lt=due))
 
     def suspensions(self) -> list[dict[str, Any]]:
@@ -206,30 +184,27 @@ class VisiblePlatform:
             for suspension in found.order_by("-begins_at")[:LISTED]
         ]
 
-    def late_jobs(self) -> list[dict[str, Any]]:
+    def late_jobs(self) -> list[Row]:
         late = self.late_clocks().select_related("tenant", "clock").order_by("clock__next_run_at")
-        return [
-            {"job": link(page_of(job), job), "tenant": job.tenant, "since": moment(job.clock.next_run_at)}
-            for job in late[:LISTED]
-        ]
+        return [(link(page_of(job), job), job.tenant, moment(job.clock.next_run_at)) for job in late[:LISTED]]
 
-    def blocked_queues(self) -> list[dict[str, Any]]:
+    def blocked_queues(self) -> list[Row]:
         queues = self.own(Queue.objects.exclude(reason__in=NOT_HELD)).select_related("pool", "tenant")
         return [
-            {"queue": f"{queue.tenant} in {queue.pool}", "reason": label(describe(queue.reason), WARNING)}
+            (f"{queue.tenant} in {queue.pool}", label(describe(queue.reason), WARNING))
             for queue in queues[:LISTED]
         ]
 
-    def newest_dead(self) -> list[dict[str, Any]]:
+    def newest_dead(self) -> list[Row]:
         runs = self.dead().order_by("-pk").prefetch_related("job", "tenant")
         return [
-            {
-                "run": link(page_of(run), f"{run.planned_at:%H:%M:%S}"),
-                "job": link(page_of(run.job), run.job),
-                "tenant": run.tenant,
-                "state": state_label(run.current_state),
-                "error": run.error_line,
-            }
+            (
+                link(page_of(run), f"{run.planned_at:%H:%M:%S}"),
+                link(page_of(run.job), run.job),
+                run.tenant,
+                # The column may cut it off.
+                format_html('<span title="{0}">{0}</span>', run.error_line),
+            )
             for run in runs[:LISTED]
         ]
 
@@ -237,9 +212,9 @@ class VisiblePlatform:
         """Return the problems of the platform for operators, those of their own jobs for members."""
         if not self.is_operator:
             return bounded(self.own_problems) or []
-        found = [finding for check in CHECKS for finding in bounded(partial(collect, check)) or []]
+        found = [finding for check in CHECKS for finding in bounded(partial(list, check())) or []]
         # Outside of a transaction, which would stay open while the page waits for brokers.
-        found += broker_status.findings()
+        found += broker_status.status.findings()
         return [{"what": one.what, "do": one.do} for one in found if one.level == Level.PROBLEM]
 
     def own_problems(self) -> list[dict[str, str]]:

@@ -3,8 +3,10 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
+from django.db import connection
+
 from scheduler_project.doctor import broker, database, partitions, runs, schedulers, secrets
-from scheduler_project.doctor.findings import Check, Finding, Findings, Level, problem
+from scheduler_project.doctor.findings import Check, Finding, Level, problem
 
 __all__ = ["CHECKS", "CheckResult", "Finding", "Level", "NamedCheck", "examine", "is_healthy"]
 
@@ -18,10 +20,11 @@ class NamedCheck(NamedTuple):
     name: str
     check: Check
     needs: Callable[[], bool] = lambda: True
+    on_dashboard: bool = False
 
 
 def _tables() -> bool:
-    return database.is_reachable() and database.is_migrated()
+    return database.is_reachable() and "beatkeeper_worker_node" in connection.introspection.table_names()
 
 
 def _tables_and_broker() -> bool:
@@ -40,23 +43,23 @@ CHECKS = [
     NamedCheck("log store", runs.log_store),
     NamedCheck("secrets", secrets.keys, _tables),
     NamedCheck("broker", broker.reachable),
-    NamedCheck("brokers of pools", broker.names_of_pools, _tables),
+    NamedCheck("brokers of pools", broker.names_of_pools, _tables, on_dashboard=True),
     NamedCheck("open files", broker.open_files, _tables_and_broker),
-    NamedCheck("schedulers", schedulers.alive, _tables),
-    NamedCheck("slices", schedulers.coverage, _tables),
-    NamedCheck("loops", schedulers.loops, _tables),
-    NamedCheck("clocks", schedulers.clocks, _tables),
-    NamedCheck("watermarks", schedulers.behind, _tables),
-    NamedCheck("due jobs", runs.due_jobs, _tables),
+    NamedCheck("schedulers", schedulers.alive, _tables, on_dashboard=True),
+    NamedCheck("slices", schedulers.coverage, _tables, on_dashboard=True),
+    NamedCheck("loops", schedulers.loops, _tables, on_dashboard=True),
+    NamedCheck("clocks", schedulers.clocks, _tables, on_dashboard=True),
+    NamedCheck("watermarks", schedulers.behind, _tables, on_dashboard=True),
+    NamedCheck("due jobs", runs.due_jobs, _tables, on_dashboard=True),
     NamedCheck("waiting queues", schedulers.waiting_queues, _tables),
-    NamedCheck("waiting runs", runs.waiting_runs, _tables),
-    NamedCheck("queued runs", runs.queued_runs, _tables),
-    NamedCheck("workers", runs.workers, _tables),
+    NamedCheck("waiting runs", runs.waiting_runs, _tables, on_dashboard=True),
+    NamedCheck("queued runs", runs.queued_runs, _tables, on_dashboard=True),
+    NamedCheck("workers", runs.workers, _tables, on_dashboard=True),
     NamedCheck("commands", runs.commands, _tables),
     NamedCheck("queues", broker.broker_queues, _tables_and_broker),
     NamedCheck("dead messages", broker.dead_messages, _tables_and_broker),
-    NamedCheck("unrunnable jobs", runs.unrunnable_jobs, _tables),
-    NamedCheck("declarations", runs.declarations, _tables),
+    NamedCheck("unrunnable jobs", runs.unrunnable_jobs, _tables, on_dashboard=True),
+    NamedCheck("declarations", runs.declarations, _tables, on_dashboard=True),
     NamedCheck("one state each", partitions.one_state_each, _tables),
 ]
 
@@ -64,19 +67,15 @@ CHECKS = [
 def examine(checks: Iterable[NamedCheck] | None = None) -> Iterator[CheckResult]:
     """Yield findings as they are made. Skip a check whose requirement fails: an earlier check reports the cause."""
     for named in CHECKS if checks is None else checks:
-        if named.needs():
-            yield from (CheckResult(named.name, finding) for finding in _careful(named.check))
+        if not named.needs():
+            continue
+        try:
+            for finding in named.check():
+                yield CheckResult(named.name, finding)
+        except Exception as error:  # one broken check must not hide the others
+            failure = f"this check failed itself: {type(error).__name__}: {database.first_line(error)}"
+            yield CheckResult(named.name, problem(failure, "if nothing above explains it, report it"))
 
 
 def is_healthy(results: Iterable[CheckResult]) -> bool:
     return not any(result.finding.level == Level.PROBLEM for result in results)
-
-
-def _careful(check: Check) -> Findings:
-    try:
-        yield from check()
-    except Exception as error:  # one broken check must not hide the others
-        yield problem(
-            f"this check failed itself: {type(error).__name__}: {database.first_line(error)}",
-            "if nothing above explains it, report it",
-        )

@@ -1,15 +1,17 @@
 """Check RabbitMQ: its brokers answer, and queues with work have broker queues and consumers."""
 
+import re
 import resource
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from amqp.exceptions import NotFound
 from django.conf import settings
+from django.db.models import Exists, OuterRef
 
 from jobs.models import Pool
 from runs.models import LiveRun, Queue
@@ -35,24 +37,23 @@ def reachable() -> Findings:
             else "the platform has no broker of its own: pools that name none are fed from the database"
         )
     for broker in brokers.values():
-        yield from answers(broker)
-
-
-def answers(broker: Broker) -> Findings:
-    where = ", ".join(address_of(address) for address in broker.addresses)
-    try:
-        with connected(broker) as link:
-            properties = link.default_channel.connection.server_properties
-    except Exception as error:  # the drivers raise a dozen unrelated classes
-        yield problem(
-            f"{broker} at {where} does not answer: {tls_trouble(error, REMEDY) or first_line(error)}",
-            f"start RabbitMQ, or correct {broker.setting}; until then runs reach their workers more slowly",
+        where = ", ".join(address_of(address) for address in broker.addresses)
+        try:
+            with connected(broker) as link:
+                properties = link.default_channel.connection.server_properties
+        except Exception as error:  # the drivers raise a dozen unrelated classes
+            yield problem(
+                f"{broker} at {where} does not answer: {tls_trouble(error, REMEDY) or first_line(error)}",
+                f"start RabbitMQ, or correct {broker.setting}; until then runs reach their workers more slowly",
+            )
+            continue
+        name, version = properties.get("product", "a broker"), str(properties.get("version", ""))
+        yield fine(
+            f"{name} {version}, {broker}, at {where} answers; its broker_queues are {broker.queue_type}"
         )
-        return
-    name, version = properties.get("product", "a broker"), str(properties.get("version", ""))
-    yield fine(f"{name} {version}, {broker}, at {where} answers; its broker_queues are {broker.queue_type}")
-    if (numbers := version_numbers(version)) and numbers < MIN_VERSION:
-        yield problem(f"{name} {version} is too old", "upgrade to RabbitMQ 3.10 or newer")
+        numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+        if numbers and numbers < MIN_VERSION:
+            yield problem(f"{name} {version} is too old", "upgrade to RabbitMQ 3.10 or newer")
 
 
 def names_of_pools() -> Findings:
@@ -69,15 +70,18 @@ def names_of_pools() -> Findings:
 
 
 def is_reachable() -> bool:
-    return any(map(is_there, known_brokers().values()))
+    return any(True for _ in links())
 
 
-def is_there(broker: Broker) -> bool:
-    try:
-        with connected(broker):
-            return True
-    except Exception:  # the check before has reported the reason
-        return False
+def links() -> Iterator[tuple[Broker, Any]]:
+    """Yield the brokers that answer, each with a connection."""
+    for broker in known_brokers().values():
+        with ExitStack() as stack:
+            try:
+                link = stack.enter_context(connected(broker))
+            except Exception:  # noqa: S112 - the check before has reported the reason
+                continue
+            yield broker, link
 
 
 def broker_queues() -> Findings:
@@ -86,14 +90,13 @@ def broker_queues() -> Findings:
     Broker queues are declared passively: only schedulers create them. Each missing one closes its channel."""
     queues = queues_with_wakeups()
     missing, deaf = [], []
-    for broker in filter(is_there, known_brokers().values()):
-        with connected(broker) as link:
-            for broker_queue in queues.get(broker.name, ()):
-                declared = existing(link, broker_queue)
-                if declared is None:
-                    missing.append(broker_queue)
-                elif not declared.consumer_count:
-                    deaf.append(broker_queue)
+    for broker, link in links():
+        for broker_queue in queues.get(broker.name, ()):
+            declared = existing(link, broker_queue)
+            if declared is None:
+                missing.append(broker_queue)
+            elif not declared.consumer_count:
+                deaf.append(broker_queue)
     if missing:
         yield problem(
             f"{counted(len(missing), 'queue')} of queues with queued runs do not exist: {some(missing)}",
@@ -116,9 +119,8 @@ def broker_queues() -> Findings:
 @fine_unless_found("no message waits that no worker could read")
 def dead_messages() -> Findings:
     """Check for messages that no worker could read. Workers log what is wrong with each."""
-    for broker in filter(is_there, known_brokers().values()):
-        with connected(broker) as link:
-            declared = existing(link, DEAD_MESSAGES)
+    for broker, link in links():
+        declared = existing(link, DEAD_MESSAGES)
         if declared is not None and declared.message_count:
             waiting = counted(declared.message_count, "message")
             yield problem(
@@ -129,12 +131,11 @@ def dead_messages() -> Findings:
 
 def queues_with_wakeups() -> dict[str, list[str]]:
     """Return the names of broker queues with queued runs, by broker."""
-    waiting = LiveRun.objects.filter(state=LiveState.QUEUED).values_list("pool_id", "tenant_id").distinct()
-    known = {(queue.pool_id, queue.tenant_id): queue for queue in Queue.objects.select_related("pool")}
+    queued = LiveRun.objects.filter(state=LiveState.QUEUED, pool=OuterRef("pool"), tenant=OuterRef("tenant"))
+    waiting = Queue.objects.filter(Exists(queued)).values_list("pool__broker", "broker_queue")
     found = defaultdict(list)
-    for pair in waiting[:QUEUES_LOOKED_AT]:
-        if pair in known:
-            found[known[pair].pool.broker].append(known[pair].broker_queue)
+    for broker, broker_queue in waiting[:QUEUES_LOOKED_AT]:
+        found[broker].append(broker_queue)
     return found
 
 
@@ -153,23 +154,18 @@ def open_files() -> Findings:
     """Check the limit of open files: a broker that runs out of files stops answering."""
     queues = Counter(Queue.objects.values_list("pool__broker", flat=True))
     for broker in known_brokers().values():
-        yield from enough_files(broker, queues[broker.name])
-
-
-def enough_files(broker: Broker, broker_queues: int) -> Findings:
-    limit = broker_file_limit(broker)
-    if limit is None:
-        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        what = "of this machine (the broker's own cannot be seen from here)"
-    else:
-        what = "of the broker"
-    if broker_queues * FILES_PER_QUEUE <= limit:
-        yield fine(f"{counted(broker_queues, 'broker queue')}; the limit of open files {what} is {limit:,}")
-        return
-    yield problem(
-        f"{counted(broker_queues, 'broker queue')} may need more than the {limit:,} open files {what}",
-        f"raise the broker's nofile limit to {broker_queues * FILES_PER_QUEUE:,} or more (LimitNOFILE of its service)",
-    )
+        counts, needed = counted(queues[broker.name], "broker queue"), queues[broker.name] * FILES_PER_QUEUE
+        limit, what = broker_file_limit(broker), "of the broker"
+        if limit is None:
+            limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+            what = "of this machine (the broker's own cannot be seen from here)"
+        if needed <= limit:
+            yield fine(f"{counts}; the limit of open files {what} is {limit:,}")
+        else:
+            yield problem(
+                f"{counts} may need more than the {limit:,} open files {what}",
+                f"raise the broker's nofile limit to {needed:,} or more (LimitNOFILE of its service)",
+            )
 
 
 def broker_file_limit(broker: Broker) -> int | None:
@@ -185,10 +181,8 @@ def broker_file_limit(broker: Broker) -> int | None:
 
 
 def soft_limit(limits: str) -> int | None:
-    for line in limits.splitlines():
-        if line.startswith("Max open files") and line.split()[3].isdigit():
-            return int(line.split()[3])
-    return None
+    found = re.search(r"^Max open files\s+(\d+)", limits, re.MULTILINE)
+    return int(found[1]) if found else None
 
 
 @contextmanager
@@ -199,7 +193,3 @@ def connected(broker: Broker) -> Iterator[Any]:
         yield link
     finally:
         link.release()
-
-
-def version_numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -41,11 +42,10 @@ def reachable() -> Findings:
 
 
 def is_reachable() -> bool:
-    try:
+    with suppress(DatabaseError):
         connection.ensure_connection()
-    except DatabaseError:
-        return False
-    return True
+        return True
+    return False
 
 
 def migrations() -> Findings:
@@ -67,10 +67,6 @@ def migrations() -> Findings:
         yield note(f"the database is newer than this code: {', '.join(ours)}", "upgrade this machine as well")
     if not plan and not ours:
         yield fine("all migrations are applied")
-
-
-def is_migrated() -> bool:
-    return "beatkeeper_worker_node" in connection.introspection.table_names()
 
 
 def durability() -> Findings:

@@ -34,10 +34,6 @@ def partitions() -> Findings:
             )
         else:
             yield fine(f"{found.table} has partitions for {found.days_ahead} days ahead")
-    yield from _default_partitions()
-
-
-def _default_partitions() -> Findings:
     for (name,) in rows(
         "SELECT child.relname FROM pg_class child JOIN pg_inherits ON inhrelid = child.oid"
         " WHERE inhparent IN (to_regclass('beatkeeper_run'), to_regclass('beatkeeper_attempt'))"

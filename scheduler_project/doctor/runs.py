@@ -1,6 +1,7 @@
 """Check that due jobs are triggered, and their runs dispatched and executed."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Any
 
 from django.conf import settings
 from django.db.models import Count, Q, QuerySet, Sum
@@ -48,15 +49,7 @@ def overdue() -> tuple[int, datetime | None]:
 
 @fine_unless_found("no queued run waits for a worker")
 def queued_runs() -> Findings:
-    found = rows(
-        "SELECT pool.slug, tenant.slug, count(*), extract(epoch FROM now() - min(queued_at))::float8"
-        " FROM beatkeeper_live_run live JOIN beatkeeper_pool pool ON pool.id = live.pool_id"
-        " JOIN beatkeeper_tenant tenant ON tenant.id = live.tenant_id"
-        " WHERE live.state = 'queued' AND queued_at < now() - make_interval(secs => %s)"
-        " GROUP BY 1, 2 ORDER BY 4 DESC LIMIT 10",
-        [UNCLAIMED_SECONDS],
-    )
-    for pool, tenant, count, oldest in found:
+    for pool, tenant, count, oldest, _ in _waiting_by_queue(LiveState.QUEUED, "queued_at"):
         yield problem(
             f"{counted(count, 'run')} of {tenant} in the pool {pool} are queued and unclaimed, since {age(oldest)}",
             f"add workers to the pool {pool} or see what keeps their slots: all may be busy",
@@ -66,17 +59,7 @@ def queued_runs() -> Findings:
 @fine_unless_found("no run waits to be dispatched")
 def waiting_runs() -> Findings:
     """Check for ready runs that are not dispatched; the reason of their queue explains why, if dispatch works."""
-    found = rows(
-        "SELECT pool.slug, tenant.slug, count(*), extract(epoch FROM now() - min(available_at))::float8,"
-        " coalesce(max(queue.reason), '')"
-        " FROM beatkeeper_live_run live JOIN beatkeeper_pool pool ON pool.id = live.pool_id"
-        " JOIN beatkeeper_tenant tenant ON tenant.id = live.tenant_id"
-        " LEFT JOIN beatkeeper_queue queue ON queue.pool_id = live.pool_id AND queue.tenant_id = live.tenant_id"
-        " WHERE live.state = 'ready' AND available_at < now() - make_interval(secs => %s)"
-        " GROUP BY 1, 2 ORDER BY 4 DESC LIMIT 10",
-        [UNCLAIMED_SECONDS],
-    )
-    for pool, tenant, count, oldest, reason in found:
+    for pool, tenant, count, oldest, reason in _waiting_by_queue(LiveState.READY, "available_at"):
         why = f"; the queue says: {describe(reason)}" if reason else ""
         yield problem(
             f"{counted(count, 'run')} of {tenant} in the pool {pool} wait to be dispatched, since {age(oldest)}{why}",
@@ -84,24 +67,36 @@ def waiting_runs() -> Findings:
         )
 
 
+def _waiting_by_queue(state: LiveState, since: str) -> list[tuple[Any, ...]]:
+    """Return how many runs of a queue are in a state for too long, the longest time, and the queue's reason."""
+    return rows(
+        f"SELECT pool.slug, tenant.slug, count(*), extract(epoch FROM now() - min({since}))::float8,"  # noqa: S608 - a column
+        " coalesce(max(queue.reason), '')"
+        " FROM beatkeeper_live_run live JOIN beatkeeper_pool pool ON pool.id = live.pool_id"
+        " JOIN beatkeeper_tenant tenant ON tenant.id = live.tenant_id"
+        " LEFT JOIN beatkeeper_queue queue ON queue.pool_id = live.pool_id AND queue.tenant_id = live.tenant_id"
+        f" WHERE live.state = %s AND {since} < now() - make_interval(secs => %s)"
+        " GROUP BY 1, 2 ORDER BY 4 DESC LIMIT 10",
+        [state, UNCLAIMED_SECONDS],
+    )
+
+
 def workers() -> Findings:
     """Check that every pool with work has a living worker, and every target a worker that knows it."""
-    healthy = True
     alone = _runs_with_work().exclude(pool__in=WorkerNode.objects.living().values("pool"))
-    counts = alone.values_list("pool__slug").annotate(runs=Count("pk")).order_by("-runs")
-    for pool, count in counts[:SHOWN]:
-        healthy = False
+    counts = alone.values_list("pool__slug").annotate(runs=Count("pk")).order_by("-runs")[:SHOWN]
+    unknown = _targets_nobody_knows()
+    for pool, count in counts:
         yield problem(
             f"{counted(count, 'run waits', 'runs wait')} in the pool {pool}, which has no living worker",
             f"start one: BEATKEEPER_POOL={pool} celery -A scheduler_project worker",
         )
-    for pool, target, count in _targets_nobody_knows():
-        healthy = False
+    for pool, target, count in unknown:
         yield problem(
             f"{counted(count, 'run waits', 'runs wait')} for {target}, which no living worker of {pool} knows",
             f"deploy the code that defines {target} to a worker of {pool}, or cancel the runs",
         )
-    if healthy:
+    if not counts and not unknown:
         total = WorkerNode.objects.living().aggregate(count=Count("pk"), slots=Sum("slots", default=0))
         alive, slots = counted(total["count"], "worker"), counted(total["slots"], "slot")
         yield fine(f"{alive} with {slots} alive, and no pool waits for one")
@@ -174,12 +169,8 @@ def declarations() -> Findings:
             f"the job {declaration.tenant}/{declaration.name}, declared in code, was refused: {declaration.error}",
             "correct the declaration and restart its worker",
         )
-    ((count,),) = rows(
-        "SELECT count(*) FROM beatkeeper_declaration WHERE applied_at IS NULL AND error = ''"
-        " AND declared_at < now() - make_interval(secs => %s)",
-        [DECLARATION_SECONDS],
-    )
-    if count:
+    late = database_now() - timedelta(seconds=DECLARATION_SECONDS)
+    if count := Declaration.objects.filter(applied_at=None, error="", declared_at__lt=late).count():
         yield problem(
             f"{counted(count, 'job')} declared in code wait to be applied", "see whether a scheduler is alive"
         )

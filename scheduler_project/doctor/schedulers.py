@@ -27,7 +27,7 @@ REBALANCE_SECONDS = 2 * BALANCE_SECONDS
 
 
 def alive() -> Findings:
-    members = len(held(slices.JOBS + slices.MEMBER))
+    members = count_alive()
     if not members:
         yield problem("no scheduler is alive: nothing is triggered, nothing is dispatched", START)
     elif members == 1:
@@ -38,10 +38,9 @@ def alive() -> Findings:
 
 def coverage() -> Findings:
     """Check that all slices and pools are held; without a living scheduler, the check before has reported it."""
-    if not held(slices.JOBS + slices.MEMBER):
+    if not count_alive():
         return
-    jobs = uncovered(slices.JOBS, range(JOB_SLICES))
-    pools = uncovered(slices.POOLS, Pool.objects.values_list("pk", flat=True))
+    jobs, pools, recovery = unheld()
     if jobs:
         yield problem(
             f"{len(jobs)} of {JOB_SLICES} slices of the jobs are held by no scheduler: their jobs are not triggered",
@@ -53,13 +52,12 @@ def coverage() -> Findings:
             f"{counted(len(pools), 'pool')} held by no scheduler, so nothing is dispatched there: {slugs}",
             LOOK_AGAIN,
         )
-    recovery = uncovered(slices.RECOVERY, [0])
     if recovery:
         yield problem(
             "no scheduler runs recovery: runs of lost workers stay as they are, and no retry begins",
             LOOK_AGAIN,
         )
-    if not jobs and not pools and not recovery:
+    if not any((jobs, pools, recovery)):
         yield fine(f"all {JOB_SLICES} slices of the jobs, all pools and recovery are held by a scheduler")
 
 
@@ -136,6 +134,17 @@ def oldest_waiting() -> dict[int, tuple[datetime, int]]:
     """Return by pool since when the first dispatchable run waits, and how many queues wait."""
     found = rows(SQL["oldest_waiting"], {"not_held": list(NOT_HELD)})
     return {pool: (oldest, queues) for pool, oldest, queues in found}
+
+
+def unheld() -> list[set[int]]:
+    """Return the slices, the pools and the part of recovery that no scheduler holds."""
+    pools = Pool.objects.values_list("pk", flat=True)
+    parts = ((slices.JOBS, range(JOB_SLICES)), (slices.POOLS, pools), (slices.RECOVERY, [0]))
+    return [uncovered(kind, universe) for kind, universe in parts]
+
+
+def count_alive() -> int:
+    return len(held(slices.JOBS + slices.MEMBER))
 
 
 def uncovered(kind: int, universe: Iterable[int]) -> set[int]:

@@ -11,10 +11,14 @@ def keys() -> Findings:
     kept = dict(tenant_secrets.counts_by_key())
     lost = sum(count for identity, count in kept.items() if identity not in known)
     old = sum(count for identity, count in kept.items() if identity in known[1:])
-    if not known:
-        yield from _without_keys(lost)
-        return
-    if lost:
+    if not known and lost:
+        yield problem(f"{counted(lost, 'secret')} and no key: ENCRYPTION_KEYS is not set", LOST)
+    elif not known:
+        yield note(
+            "ENCRYPTION_KEYS is not set: no tenant can keep a secret",
+            "make a key as docs/operations/secrets.md says",
+        )
+    elif lost:
         ids = ", ".join(sorted(set(kept) - set(known)))
         yield problem(f"no key of ENCRYPTION_KEYS opens {counted(lost, 'secret')} (keys {ids})", LOST)
     if old:
@@ -22,15 +26,5 @@ def keys() -> Findings:
             f"{counted(old, 'secret is', 'secrets are')} encrypted with an older key of ENCRYPTION_KEYS",
             "run `manage.py secrets rotate` before you take that key away",
         )
-    if not lost and not old:
+    if known and not lost and not old:
         yield fine(f"{counted(sum(kept.values()), 'secret')}, all encrypted with the first key")
-
-
-def _without_keys(kept: int) -> Findings:
-    if kept:
-        yield problem(f"{counted(kept, 'secret')} and no key: ENCRYPTION_KEYS is not set", LOST)
-    else:
-        yield note(
-            "ENCRYPTION_KEYS is not set: no tenant can keep a secret",
-            "make a key as docs/operations/secrets.md says",
-        )

@@ -152,7 +152,7 @@ def test_a_figure_the_database_cannot_give_in_time_is_left_out(staff: Client, mo
 def status(monkeypatch: Any) -> BrokerStatus:
     """Replace the cached status by one that checks the brokers at each look."""
     fresh = BrokerStatus()
-    monkeypatch.setattr(broker_status, "_status", fresh)
+    monkeypatch.setattr(broker_status, "status", fresh)
     monkeypatch.setattr(broker_status, "CACHED_SECONDS", 0.0)
     return fresh
 
