@@ -19,19 +19,12 @@ app.conf.update(
     # Without a broker workers are fed by their heartbeats, and nothing is ever published (promise 5).
     broker_url=settings.CELERY_BROKER_URL or "memory://",
     broker_connection_retry_on_startup=True,
-    result_backend=None,
     task_ignore_result=True,
-    accept_content=["json"],
-    task_serializer="json",
-    result_serializer="json",
-    enable_utc=True,
-    timezone="UTC",
     # A worker declares its default queue: Celery's own name for it may be another application's on a shared broker.
     task_default_queue=f"{settings.QUEUE_PREFIX}.celery",
     task_acks_late=True,
     task_reject_on_worker_lost=True,
     worker_prefetch_multiplier=1,
-    worker_send_task_events=False,
     beat_scheduler="runs.beat:PartitionedScheduler",
 )
 
@@ -40,9 +33,6 @@ keeper = Beatkeeper(
     database_url=settings.DATABASE_URL,
     pool=settings.POOL,
     log_store=settings.LOG_STORE_URL,
-    lease_seconds=settings.LEASE_SECONDS,
-    beat_seconds=settings.BEAT_SECONDS,
-    margin_seconds=settings.FENCE_MARGIN_SECONDS,
     spool_folder=settings.SPOOL_DIR,
     executors={kind.name: import_string(kind.executor) for kind in KINDS.values() if kind.executor},
 )

@@ -4,8 +4,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from types import MappingProxyType
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import psycopg
 from django.core.exceptions import ImproperlyConfigured
@@ -86,7 +85,7 @@ def names(name: str, default: str = "") -> list[str]:
     return [part.strip() for part in text(name, default).split(",") if part.strip()]
 
 
-def folders(name: str, project: str = "", private: Mapping[str, str] = MappingProxyType({})) -> list[str]:
+def folders(name: str, project: str, private: Mapping[str, str]) -> list[str]:
     """Read absolute paths. None may contain the project or overlap a private folder."""
     found = names(name)
     for folder in found:
@@ -161,18 +160,14 @@ def broker_url(name: str, value: str) -> str:
             raise ImproperlyConfigured(f"{name} has a port that is not a number") from None
         if "://" in rest:
             raise ImproperlyConfigured(f"{name} holds two addresses: put `;` between those of one broker")
-        _check_options(name, urlsplit(address).query)
+        options = dict(parse_qsl(urlsplit(address).query, keep_blank_values=True))
+        if options.pop("ssl_cert_reqs", "required") not in ("required", "CERT_REQUIRED"):
+            raise ImproperlyConfigured(f"{name}: {broker_tls.UNCHECKED}")
+        if not options.keys() <= {*BROKER_OPTIONS}:
+            # Not quoted: it may be half of a password.
+            known = ", ".join(BROKER_OPTIONS)
+            raise ImproperlyConfigured(f"{name} has something behind its ? that is none of {known}")
     return value
-
-
-def _check_options(name: str, query: str) -> None:
-    options = dict(parse_qsl(query, keep_blank_values=True))
-    if options.pop("ssl_cert_reqs", "required") not in ("required", "CERT_REQUIRED"):
-        raise ImproperlyConfigured(f"{name}: {broker_tls.UNCHECKED}")
-    if not options.keys() <= {*BROKER_OPTIONS}:
-        # Not quoted: it may be half of a password.
-        known = ", ".join(BROKER_OPTIONS)
-        raise ImproperlyConfigured(f"{name} has something behind its ? that is none of {known}")
 
 
 def brokers(name: str) -> dict[str, str]:
@@ -228,22 +223,14 @@ def encryption_keys(name: str) -> list[str]:
         raise ImproperlyConfigured(str(error)) from None
 
 
-def database(name: str) -> dict[str, object] | None:
-    """Return Django's database settings for a postgresql:// URL; its query may hold `host` and other options."""
+def database(name: str) -> dict[str, object]:
+    """Return Django's settings for a postgresql:// URL, whose query may hold `host` and other options; {}: none."""
     value = postgres_url(name, "")
     if not value:
-        return None
-    parts = urlsplit(value)
-    options = dict(parse_qsl(parts.query))
-    database_name = unquote(parts.path.lstrip("/"))
-    if not database_name:
+        return {}
+    options = conninfo_to_dict(value)
+    if "dbname" not in options:
         raise ImproperlyConfigured(f"{name} names no database: add /name at its end")
-    return {
-        "ENGINE": "django.db.backends.postgresql",
-        "NAME": database_name,
-        "USER": unquote(parts.username or ""),
-        "PASSWORD": unquote(parts.password or ""),
-        "HOST": options.pop("host", "") or unquote(parts.hostname or ""),
-        "PORT": options.pop("port", "") or str(parts.port or ""),
-        "OPTIONS": options,
-    }
+    names = {"NAME": "dbname", "USER": "user", "PASSWORD": "password", "HOST": "host", "PORT": "port"}
+    address = {key: options.pop(option, "") for key, option in names.items()}
+    return {"ENGINE": "django.db.backends.postgresql", **address, "OPTIONS": options}

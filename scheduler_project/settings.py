@@ -25,7 +25,7 @@ CSRF_TRUSTED_ORIGINS = env.names("BEATKEEPER_TRUSTED_ORIGINS")
 TRUSTED_PROXIES = env.integer("BEATKEEPER_TRUSTED_PROXIES", 0, 0, 10)
 
 _database = env.database("DATABASE_URL")
-if _database is None:
+if not _database:
     raise ImproperlyConfigured(
         "DATABASE_URL is not set: use postgresql://user:password@host:5432/name, or start with `make up`"
     )
@@ -61,10 +61,7 @@ if CELERY_BEAT_URL and not CELERY_BEAT_BROKER_URL:
         "of those periodic tasks listen"
     )
 if CELERY_BEAT_URL and CELERY_BEAT_URL != DATABASE_URL:
-    DATABASES["celery_beat"] = {
-        **(env.database("BEATKEEPER_CELERY_BEAT_URL") or {}),
-        "CONN_HEALTH_CHECKS": True,
-    }
+    DATABASES["celery_beat"] = {**env.database("BEATKEEPER_CELERY_BEAT_URL"), "CONN_HEALTH_CHECKS": True}
 LOG_STORE_URL = env.url("LOG_STORE_URL", f"file://{BASE_DIR}/var/logs", LOG_STORE_SCHEMES)
 
 INSTALLED_APPS = [
@@ -98,7 +95,6 @@ MIDDLEWARE = [
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
 ]
 ROOT_URLCONF = "scheduler_project.urls"
-WSGI_APPLICATION = "scheduler_project.wsgi.application"
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
@@ -119,15 +115,12 @@ AUTH_PASSWORD_VALIDATORS = [
 LOGIN_REDIRECT_URL = "admin:index"
 LANGUAGE_CODE = "en"
 USE_I18N = False
-USE_TZ = True
 TIME_ZONE = "UTC"
 STATIC_URL = "static/"
 # Without a folder of collected files they are served from where the packages keep them.
 STATIC_ROOT = env.text("BEATKEEPER_STATIC_ROOT") or None
 WHITENOISE_USE_FINDERS = True
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
-SECURE_CONTENT_TYPE_NOSNIFF = True
-SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = env.boolean("BEATKEEPER_SECURE_COOKIES", False)
 DATA_UPLOAD_MAX_MEMORY_SIZE = 1024 * 1024
 

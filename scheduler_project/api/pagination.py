@@ -42,14 +42,9 @@ class NewestFirst(BasePagination):
         return self.page
 
     def get_schema_operation_parameters(self, view: Any) -> list[Schema]:
-        rows = (
-            ("limit", number(default=DEFAULT_LIMIT), f"Rows of a page, 1 to {MAX_LIMIT}."),
-            ("cursor", text(), f"A place in the list: {CURSOR_HINT}."),
-        )
-        return [
-            {"name": name, "in": "query", "schema": schema, "description": about}
-            for name, schema, about in rows
-        ]
+        limit = {"schema": number(default=DEFAULT_LIMIT), "description": f"Rows of a page, 1 to {MAX_LIMIT}."}
+        cursor = {"schema": text(), "description": f"A place in the list: {CURSOR_HINT}."}
+        return [{"name": "limit", "in": "query", **limit}, {"name": "cursor", "in": "query", **cursor}]
 
     def get_paginated_response_schema(self, schema: Schema) -> Schema:
         link = text(format="uri", nullable=True)
@@ -61,7 +56,8 @@ class NewestFirst(BasePagination):
 
     def _url(self, request: Request, edge: int) -> str:
         row = self.page[edge]
-        values = [_plain(getattr(row, key)) for key in self.keys]
+        fields = [getattr(row, key) for key in self.keys]
+        values = [value.isoformat() if hasattr(value, "isoformat") else str(value) for value in fields]
         text = json.dumps(["newer" if edge == 0 else "older", *values], separators=(",", ":"))
         cursor = base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
         parts = urlsplit(request.build_absolute_uri())
@@ -99,7 +95,3 @@ def _beyond(keys: tuple[str, ...], values: list[Any], comparison: str) -> Q:
         equal = dict(zip(keys[:depth], values, strict=False))
         found |= Q(**equal, **{f"{keys[depth]}__{comparison}": values[depth]})
     return found & Q(**{f"{keys[0]}__{comparison}e": values[0]})
-
-
-def _plain(value: Any) -> str:
-    return value.isoformat() if hasattr(value, "isoformat") else str(value)

@@ -90,7 +90,7 @@ def test_folders_that_cannot_be_shown_are_refused_by_name(
 ) -> None:
     monkeypatch.setenv("BEATKEEPER_COMMAND_FOLDERS", value)
     with pytest.raises(ImproperlyConfigured, match=f"BEATKEEPER_COMMAND_FOLDERS: {said}"):
-        env.folders("BEATKEEPER_COMMAND_FOLDERS")
+        env.folders("BEATKEEPER_COMMAND_FOLDERS", "", {})
 
 
 @pytest.fixture
