@@ -92,14 +92,9 @@ class PlannedChange:
         ]
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "change": self.kind.value,
-            "name": self.name,
-            "differences": [asdict(one) for one in self.differences],
-            "drift": [asdict(one) for one in self.drift],
-            "edited_by": self.edited_by or None,
-            "error": self.error or None,
-        }
+        fields = asdict(self)
+        texts = {"edited_by": self.edited_by or None, "error": self.error or None}
+        return {"change": fields.pop("kind").value, **fields, **texts}
 
 
 def summary(changes: Sequence[PlannedChange]) -> str:
@@ -141,20 +136,21 @@ def drift_of(declared: DeclaredJob) -> list[FieldDifference]:
         return []
     if declared.present is None:
         return [FieldDifference("job", "present", "deleted")]
-    drift = compare(_without_version(declared.applied), _without_version(declared.present), filled_up=True)
+    # Without the version: an edit may have been undone by another.
+    applied, present = _without(declared.applied, "version"), _without(declared.present, "version")
+    drift = compare(applied, present, filled_up=True)
     if declared.status not in NO_DRIFT:
         drift.append(FieldDifference("status", "active", declared.status))
     return drift
 
 
-def _without_version(spec: Spec) -> dict[str, Any]:
-    """Leave the version out: an edit may have been undone by another."""
-    return {name: value for name, value in spec.items() if name != "version"}
-
-
 def compared_fields(spec: Spec) -> dict[str, Any]:
     """Return the fields of a declaration that are compared, without those that name it."""
-    return {key: value for key, value in spec.items() if key not in ("name", "source")}
+    return _without(spec, "name", "source")
+
+
+def _without(spec: Spec, *names: str) -> dict[str, Any]:
+    return {name: value for name, value in spec.items() if name not in names}
 
 
 def compare(before: Spec, after: Spec, *, filled_up: bool = False) -> list[FieldDifference]:

@@ -104,14 +104,9 @@ class DatabaseLink:
 
     def _rows(self, name: str, **values: Any) -> list[Row]:
         """Connect for one statement: a web process calls seldom, and may fork at any time."""
-        try:
-            import psycopg
-            from psycopg.rows import dict_row
-        except ImportError:
-            raise PlatformRefused(
-                "the platform's database cannot be reached without psycopg",
-                hint="pip install 'beatkeeper[db]'",
-            ) from None
+        import psycopg
+        from psycopg.rows import dict_row
+
         with psycopg.connect(
             self._dsn,
             row_factory=dict_row,
@@ -126,6 +121,11 @@ class DatabaseLink:
         def carry_out() -> T:
             try:
                 return call()
+            except ImportError:
+                raise PlatformRefused(
+                    "the platform's database cannot be reached without psycopg",
+                    hint="pip install 'beatkeeper[db]'",
+                ) from None
             except LedgerRefused as refusal:
                 raise PlatformRefused(str(refusal)) from None
             except LedgerUnavailable as error:

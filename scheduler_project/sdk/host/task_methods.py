@@ -34,14 +34,10 @@ def run_once(
     planned = whole_milliseconds(datetime.fromisoformat(instant(at)))
     target = {**declared["target"], **given}
     spec = {word: value for word, value in declared.items() if word not in PLANNING}
-    name = one_time_name(declared["name"], planned, checked_key(key))
+    # Named by its key, so that the same request cannot create the job twice.
+    mark = hashlib.blake2b(checked_key(key).encode(), digest_size=6).hexdigest()
+    name = f"{declared['name'][:MAX_PREFIX]} at {planned:%Y-%m-%d %H:%M:%S} {mark}"
     return NewRunRequest(key, {**spec, "name": name, "target": target}, planned)
-
-
-def one_time_name(name: str, at: datetime, key: str) -> str:
-    """Name the job by its key, so that the same request cannot create it twice."""
-    mark = hashlib.blake2b(key.encode(), digest_size=6).hexdigest()
-    return f"{name[:MAX_PREFIX]} at {at:%Y-%m-%d %H:%M:%S} {mark}"
 
 
 def checked_key(key: str) -> str:

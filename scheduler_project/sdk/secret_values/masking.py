@@ -175,9 +175,6 @@ _in_use: dict[int, Masker] = {}
 @contextlib.contextmanager
 def in_use(masker: Masker) -> Iterator[None]:
     """Mask what this process sends to Sentry while a body has the secrets."""
-    if not masker:
-        yield
-        return
     _in_use[id(masker)] = masker
     try:
         yield

@@ -72,19 +72,21 @@ def resolved(value: Any, secrets: Mapping[str, str], written: Callable[[str], st
 
 def without_other_references(value: Any, names: Collection[str]) -> Any:
     """Copy the value with references to any other secret escaped, so that they are plain text."""
-    return _with_strings(value, partial(FOUND.sub, lambda found: _only_of(found, names)))
 
+    def escape_others(found: re.Match[str]) -> str:
+        stays = found["escape"] or (found["end"] and found["name"] in names)
+        return found[0] if stays else f"${found[0]}"
 
-def _only_of(found: re.Match[str], names: Collection[str]) -> str:
-    return found[0] if found["escape"] or (found["end"] and found["name"] in names) else f"${found[0]}"
+    return _with_strings(value, partial(FOUND.sub, escape_others))
 
 
 def with_references(value: Any, secrets: Mapping[str, str]) -> Any:
     """Copy the value with each secret replaced by its reference, for storing what a body was given."""
-    names = {secret: name for name, secret in secrets.items()}
-    longest_first = sorted(names, key=len, reverse=True)
+    references = {secret: f"{LEAD}{name}}}" for name, secret in secrets.items()}
+    longest_first = sorted(references, key=len, reverse=True)
     pattern = re.compile("|".join(map(re.escape, [*longest_first, LEAD])))
-    return _with_strings(value, partial(pattern.sub, lambda found: _reference_to(names.get(found[0]))))
+    # What is no secret is the text `${secret:` itself, which is escaped.
+    return _with_strings(value, partial(pattern.sub, lambda found: references.get(found[0], f"${LEAD}")))
 
 
 def _with_strings(value: Any, changed: Callable[[str], str]) -> Any:
@@ -96,8 +98,3 @@ def _with_strings(value: Any, changed: Callable[[str], str]) -> Any:
     if isinstance(value, (list, tuple)):
         return [_with_strings(item, changed) for item in value]
     return value
-
-
-def _reference_to(name: str | None) -> str:
-    """Write the reference; None stands for the escaped text itself."""
-    return f"${LEAD}" if name is None else f"{LEAD}{name}}}"
