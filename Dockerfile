@@ -25,4 +25,4 @@ RUN SECRET_KEY=unused DATABASE_URL=postgresql://unused@unused/unused python mana
     && python -m compileall -q auditlog jobs runs scheduler_project
 USER beatkeeper
 EXPOSE 8000
-CMD ["gunicorn", "scheduler_project.wsgi", "--bind", "0.0.0.0:8000", "--workers", "2", "--threads", "8", "--no-control-socket"]
+CMD ["python", "manage.py", "serve", "--bind", "0.0.0.0:8000"]

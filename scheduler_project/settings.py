@@ -23,6 +23,7 @@ ALLOWED_HOSTS = env.names("BEATKEEPER_ALLOWED_HOSTS", "localhost,127.0.0.1,[::1]
 CSRF_TRUSTED_ORIGINS = env.names("BEATKEEPER_TRUSTED_ORIGINS")
 # How many of our own proxies stand before the API: so many hops of X-Forwarded-For are believed.
 TRUSTED_PROXIES = env.integer("BEATKEEPER_TRUSTED_PROXIES", 0, 0, 10)
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if TRUSTED_PROXIES else None
 
 _database = env.database("DATABASE_URL")
 if not _database:

@@ -14,11 +14,6 @@ from jobs.errors import MAX_ERRORS, BodyTooLarge, InvalidInput
 from jobs.validation.checks import unstorable
 
 
-class LengthMissing(exceptions.APIException):
-    status_code = 411
-    default_detail = "a body sent in chunks says no length"
-
-
 class JsonBody(BaseParser):
     """Read JSON, and refuse what the database cannot store, naming its field: NUL, lone surrogates, infinities."""
 
@@ -46,9 +41,6 @@ class JsonAlways(BaseContentNegotiation):
         return next((parser for parser in parsers if parser.media_type == given), None)
 
     def select_renderer(self, request: Request, renderers: Any, format_suffix: str | None = None) -> Any:
-        # WSGI has no length for such a body, so it would be taken for an empty one.
-        if request.headers.get("Transfer-Encoding") and not request.headers.get("Content-Length"):
-            raise LengthMissing
         return renderers[0], renderers[0].media_type
 
 

@@ -32,17 +32,18 @@ CODES = {
     403: "forbidden",
     404: "not_found",
     405: "method_not_allowed",
-    411: "length_required",
+    408: "too_slow",
     413: "body_too_large",
+    414: "address_too_long",
     415: "unsupported_media_type",
     429: "throttled",
+    431: "head_too_large",
     500: "internal_error",
     503: "database_unavailable",
 }
 HINTS = {
     401: "send `Authorization: Bearer <key>` with a key of your tenant",
     404: "missing, or of another tenant; addresses have no slash at their end",
-    411: "send Content-Length",
     415: "send Content-Type: application/json",
     503: "try again in a few seconds",
 }

@@ -169,11 +169,10 @@ class Standalone:
         if self.env.get("CELERY_BROKER_URL"):
             node = f"standalone-{os.getpid()}@%h"
             worker = [*celery, "worker", "--concurrency", SLOTS, "--hostname", node, "--loglevel", "INFO"]
-        gunicorn = ["gunicorn", "scheduler_project.wsgi", "--bind", f"{HOST}:{self.port}", "--threads", "8"]
         return [
             self._process("worker", worker),
             self._process("scheduler", beat),
-            self._process("api", [*gunicorn, "--no-control-socket"]),
+            self._process("api", ["manage", "serve", "--bind", f"{HOST}:{self.port}"]),
         ]
 
     def _process(self, name: str, module: list[str]) -> SupervisedProcess:

@@ -34,6 +34,7 @@ from scheduler_project.sdk.retries import Verdict
 from tests.support.factories import TASK, job_spec, make_job, make_key, make_pool, make_run, make_tenant, now
 from tests.support.ports import free_port
 from tests.support.processes import CHECKOUT, PYTHON, Processes, RealProcess
+from tests.support.servers.api import serve
 from tests.support.waiting import wait_until
 
 CALLERS = 8
@@ -69,11 +70,9 @@ def api(pooled_database_url: str, processes: Processes) -> Iterator[Api]:
     make_pool(slug="default")
     _, text = make_key(make_tenant())
     port = free_port()
-    command = ("-m", "gunicorn", "-b", f"127.0.0.1:{port}", "-w", "2", "--threads", "4")
     settings = {"DATABASE_URL": pooled_database_url, "DJANGO_SETTINGS_MODULE": "scheduler_project.settings"}
-    server = processes.start(PYTHON, *command, "scheduler_project.wsgi", env=settings)
+    server = serve(processes, port, settings, number=2)
     api = Api(f"http://127.0.0.1:{port}", text)
-    wait_until(api.answers, 30, f"the server; it wrote {server.text()}")
     yield api
     server.terminate()
 

@@ -20,6 +20,7 @@ from tests.support.certificates import OwnCA
 from tests.support.factories import make_key
 from tests.support.ports import answers, free_port
 from tests.support.processes import Processes, RealProcess
+from tests.support.servers.api import serve
 from tests.support.servers.rabbitmq import PrivateRabbitMQ
 from tests.support.waiting import wait_until
 from tests.system.platform import LEASE, RECOVERY, Platform, Row, Worker, is_dead, our_connection
@@ -47,15 +48,7 @@ class Api:
         return f"https://localhost:{self.port}"
 
     def start(self) -> None:
-        process = self._processes.python(
-            *("gunicorn", "scheduler_project.wsgi", "--bind", f"127.0.0.1:{self.port}", "--threads", "8"),
-            *("--certfile", str(self._ca.certificate), "--keyfile", str(self._ca.key), "--no-control-socket"),
-            env=self._platform.env(),
-            name="api",
-        )
-        wait_until(lambda: answers(self.port) or not process.is_alive(), 30, "the API")
-        assert process.is_alive(), process.text()
-        self._process = process
+        self._process = serve(self._processes, self.port, self._platform.env(), ca=self._ca)
 
     def kill(self) -> None:
         assert self._process is not None

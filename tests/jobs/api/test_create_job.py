@@ -352,16 +352,6 @@ def test_a_body_nested_too_deeply_is_refused_by_its_field(caller: Caller) -> Non
     assert problem["code"] == "too_deep" and problem["field"].startswith("tags[0]")
 
 
-def test_a_body_without_a_length_is_not_taken_for_an_empty_one(caller: Caller) -> None:
-    chunked = {
-        "HTTP_TRANSFER_ENCODING": "chunked",
-        "CONTENT_LENGTH": "",
-        "HTTP_AUTHORIZATION": f"Bearer {caller.text}",
-    }
-    response = caller.client.generic("POST", "/api/v1/jobs", b"", "application/json", **chunked)  # type: ignore[arg-type]
-    assert refusal(response, 411)["code"] == "length_required"
-
-
 @pytest.mark.parametrize("body", [[], "settle", 5, None, True])
 def test_a_body_that_is_no_object_is_refused(caller: Caller, body: Any) -> None:
     problem = refusal(caller.post("jobs", json.dumps(body)), 400)

@@ -20,8 +20,9 @@ from jobs.services.status import pause_job
 from runs.models import Queue
 from tests.support.certificates import OwnCA
 from tests.support.factories import make_pool, make_tenant
-from tests.support.ports import answers, free_port
+from tests.support.ports import free_port
 from tests.support.processes import Processes, RealProcess
+from tests.support.servers.api import serve
 from tests.support.servers.rabbitmq import PrivateRabbitMQ
 from tests.support.waiting import wait_until
 from tests.system.adoption.adopter import DJANGO, FLASK, CodeBase, Sample
@@ -77,14 +78,7 @@ def platform(
 def url(platform: Platform, own_ca: OwnCA, processes: Processes) -> str:
     """Of the platform's API, as it is run in production, over TLS."""
     port = free_port()
-    api = processes.python(
-        *("gunicorn", "scheduler_project.wsgi", "--bind", f"127.0.0.1:{port}", "--threads", "8"),
-        *("--certfile", str(own_ca.certificate), "--keyfile", str(own_ca.key), "--no-control-socket"),
-        env=platform.env(),
-        name="api",
-    )
-    wait_until(lambda: answers(port) or not api.is_alive(), 30, "the API")
-    assert api.is_alive(), api.text()
+    serve(processes, port, platform.env(), ca=own_ca)
     return f"https://localhost:{port}"
 
 

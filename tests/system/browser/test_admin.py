@@ -24,8 +24,9 @@ from runs.models import LiveRun, MissedSpan, Run
 from runs.states import FinalState, LiveState
 from scheduler_project.sdk.logs.folder import FolderLogStore
 from tests.support.factories import make_attempt, make_pool, make_run, make_tenant, make_worker, now
-from tests.support.ports import answers, free_port
+from tests.support.ports import free_port
 from tests.support.processes import Processes
+from tests.support.servers.api import serve
 from tests.support.waiting import wait_until
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -69,10 +70,7 @@ def site(database_url: str, processes: Processes, tmp_path: Path) -> Iterator[st
     port = free_port()
     logs = (tmp_path / "logs").as_uri()
     env = {"DATABASE_URL": database_url, "LOG_STORE_URL": logs, "PGAPPNAME": ADMIN}
-    command = ["gunicorn", "scheduler_project.wsgi", "--bind", f"127.0.0.1:{port}", "--threads", "4"]
-    process = processes.python(*command, "--no-control-socket", env=env)
-    wait_until(lambda: answers(port) or not process.is_alive(), 30, "the admin")
-    assert process.is_alive(), process.text()
+    process = serve(processes, port, env)
     yield f"http://127.0.0.1:{port}"
     process.terminate()
     wait_until(lambda: not admins_in_database(), 10, "the end of the admin's sessions")

@@ -205,11 +205,11 @@ def test_with_servers_of_their_own_it_starts_none(
 
 
 def test_a_child_that_is_killed_is_started_again(running: Product) -> None:
-    before = running.pids_of("gunicorn")[0]
+    before = running.pids_of("manage serve")[0]
     os.kill(before, signal.SIGKILL)
     running.supervisor.wait_for_output("api was killed by SIGKILL; starting it again in 1 s")
     wait_until(lambda: answers_health(running.port), what="the API after its death")
-    assert before not in running.pids_of("gunicorn")
+    assert before not in running.pids_of("manage serve")
     os.kill(postgres_pid(running), signal.SIGKILL)
     running.supervisor.wait_for_output("PostgreSQL ended; starting it again")
     wait_until(lambda: job_count(running), what="the database after its death")

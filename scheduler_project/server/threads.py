@@ -1,0 +1,41 @@
+"""Run what blocks in a few threads, with a bounded queue before them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# More threads than this only wait for each other: Python runs one at a time.
+THREADS = 4
+MAX_WAITING = 100
+
+
+class QueueFull(Exception):
+    """As many requests wait for a thread as may wait."""
+
+
+class Threads:
+    """Count free places in the event loop alone, so that no lock is needed."""
+
+    def __init__(self, name: str) -> None:
+        self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix=name)
+        self._free = THREADS + MAX_WAITING
+
+    async def run(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        if self._free == 0:
+            raise QueueFull
+        self._free -= 1
+        try:
+            work = self._executor.submit(function, *args, **kwargs)
+            return await asyncio.wrap_future(work)
+        finally:
+            self._free += 1
+
+    async def iterate(self, parts: Iterator[Any]) -> AsyncIterator[Any]:
+        """Take a thread for each part only, not for the time in which the client reads it."""
+        end = object()
+        while (part := await self.run(next, parts, end)) is not end:
+            yield part
