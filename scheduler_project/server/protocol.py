@@ -7,8 +7,6 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from scheduler_project.api.problems import PROBLEM_TYPE, problem_body
-
 HEAD_SECONDS = 20.0
 MAX_HEAD = 64 * 1024
 
@@ -55,6 +53,9 @@ class HttpProtocol(HttpToolsProtocol):
             self._deadline = None
 
     def _refuse(self, status: int, detail: str) -> None:
+        # Each process loads this module before Django is set up.
+        from scheduler_project.api.problems import PROBLEM_TYPE, problem_body
+
         self._end_head()
         if self.transport.is_closing():
             return

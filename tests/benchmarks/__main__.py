@@ -27,6 +27,7 @@ NAMES = [
         "claim",
         "recovery",
         "degraded",
+        "api",
     )
     if (HERE / f"{name}.py").exists()
 ]

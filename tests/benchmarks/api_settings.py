@@ -1,0 +1,5 @@
+"""The product's settings, and one more address: `api_urls`."""
+
+from scheduler_project.settings import *  # noqa: F403
+
+ROOT_URLCONF = "tests.benchmarks.api_urls"
