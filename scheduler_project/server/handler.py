@@ -6,7 +6,7 @@ such a thread has no database connection yet.
 
 import asyncio
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import IO, Any
 
 from django.conf import settings
@@ -14,15 +14,22 @@ from django.core import signals
 from django.core.exceptions import RequestAborted
 from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.base import BaseHandler
-from django.http import HttpResponse, HttpResponseBase, JsonResponse
+from django.http import (
+    HttpResponse,
+    HttpResponseBadRequest,
+    HttpResponseBase,
+    JsonResponse,
+    StreamingHttpResponse,
+)
 from django.urls import set_script_prefix
 
+from jobs.errors import BodyTooLarge
 from runs.ledger.checks import MAX_LOG
 from scheduler_project.api.problems import PROBLEM_TYPE, problem_body
 from scheduler_project.server.threads import QueueFull, Threads
 
 Scope = dict[str, Any]
-Message = dict[str, Any]
+Message = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
@@ -30,10 +37,6 @@ BODY_SECONDS = 30.0
 MAX_ADDRESS = 8190
 SPOOLED_FROM = 256 * 1024
 WORKERS, HEALTH = "/api/v1/worker/", "/health"
-
-
-class BodyTooLarge(Exception):
-    """No body at this address may be so long."""
 
 
 class RequestHandler(ASGIHandler):
@@ -51,10 +54,10 @@ class RequestHandler(ASGIHandler):
             response = await self._respond(scope, receive, threads)
         except RequestAborted:
             return
-        if not response.streaming:
+        if not isinstance(response, StreamingHttpResponse):
             await self.send_response(response, send)
             return
-        response.streaming_content = threads.iterate(iter(response.streaming_content))
+        response.streaming_content = threads.iterate(iter(response))
         try:
             await self.send_response(response, send)
         finally:
@@ -63,16 +66,15 @@ class RequestHandler(ASGIHandler):
     async def _respond(self, scope: Scope, receive: Receive, threads: Threads) -> HttpResponseBase:
         if len(scope["raw_path"]) + len(scope["query_string"]) > MAX_ADDRESS:
             return refusal(414, f"the address is longer than {MAX_ADDRESS} characters")
-        limit = max_body(scope["path"])
         try:
             with tempfile.SpooledTemporaryFile(SPOOLED_FROM) as body:
                 async with asyncio.timeout(BODY_SECONDS):
-                    await read_into(body, receive, limit)
+                    await read_into(body, receive, max_body(scope["path"]))
                 return await threads.run(self._call, scope, body)
         except TimeoutError:
             return refusal(408, f"the body did not arrive within {BODY_SECONDS:.0f} s")
-        except BodyTooLarge:
-            return refusal(413, f"the body is longer than {limit} bytes")
+        except BodyTooLarge as error:
+            return refusal(413, error.detail)
         except QueueFull:
             return refusal(503, "too many requests wait for an answer", code="busy")
 
@@ -80,7 +82,7 @@ class RequestHandler(ASGIHandler):
         set_script_prefix("/")
         signals.request_started.send(sender=self.__class__, scope=scope)
         request, refused = self.create_request(scope, body)
-        response: HttpResponseBase = refused or self.get_response(request)
+        response = self.get_response(request) if request is not None else refused or HttpResponseBadRequest()
         if not response.streaming:
             # Here and not after it was sent: it ends what this thread holds, its database connection among others.
             response.close()
@@ -95,7 +97,7 @@ async def read_into(body: IO[bytes], receive: Receive, limit: int) -> None:
             raise RequestAborted
         body.write(message.get("body", b""))
         if body.tell() > limit:
-            raise BodyTooLarge
+            raise BodyTooLarge(limit)
         more = message.get("more_body", False)
     body.seek(0)
 
