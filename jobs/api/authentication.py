@@ -78,6 +78,15 @@ class WorkerPermission(BasePermission):
         return isinstance(request.auth, Principal) and request.auth.may(Role.WORKER)
 
 
+class KeyPermission(BasePermission):
+    """Admit every valid key, whatever its role."""
+
+    message = "this needs a key"
+
+    def has_permission(self, request: Request, view: "APIView") -> bool:
+        return isinstance(request.auth, Principal)
+
+
 def principal_of(request: Request) -> Principal:
     principal = request.auth
     assert isinstance(principal, Principal)  # noqa: S101 - the permissions admit nobody else

@@ -1,9 +1,10 @@
 from django.urls import path
 
-from jobs.api import calendars, declarations, job_status, jobs, overrides, schedules, secrets, suspensions
+from jobs.api import calendars, declarations, job_status, jobs, me, overrides, schedules, secrets, suspensions
 from jobs.models import SuspensionKind
 
 urlpatterns = [
+    path("me", me.Me.as_view()),
     path("jobs", jobs.Jobs.as_view()),
     path("jobs/<str:job_id>", jobs.OneJob.as_view()),
     path("jobs/<str:job_id>/pause", job_status.PauseJob.as_view()),

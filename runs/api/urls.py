@@ -6,6 +6,7 @@ from runs.api.dead_letter_decisions import Decisions
 from runs.api.dead_letters import DeadGroup, DeadGroups
 from runs.api.explain import ExplainJob
 from runs.api.logs import Attempts, RunLog
+from runs.api.pools import Pools
 from runs.api.queues import Queues
 from runs.api.redrives import Redrives
 from runs.api.run_requests import RunRequests, WorkerRunRequests
@@ -28,6 +29,7 @@ urlpatterns = [
     path("redrives", Redrives.as_view({"get": "list"})),
     path("redrives/<str:redrive_id>", Redrives.as_view({"get": "retrieve"})),
     path("redrives/<str:redrive_id>/stop", Redrives.as_view({"post": "stop"})),
+    path("pools", Pools.as_view()),
     path("queues", Queues.as_view()),
     path("workers", Workers.as_view()),
     path("run-requests", RunRequests.as_view({"post": "create"})),
