@@ -6,6 +6,7 @@ from runs.api.dead_letter_decisions import Decisions
 from runs.api.dead_letters import DeadGroup, DeadGroups
 from runs.api.explain import ExplainJob
 from runs.api.logs import Attempts, RunLog
+from runs.api.missed_spans import MissedSpans
 from runs.api.pools import Pools
 from runs.api.queues import Queues
 from runs.api.redrives import Redrives
@@ -18,6 +19,7 @@ urlpatterns = [
     path("jobs/<str:job_id>/explain", ExplainJob.as_view()),
     path("jobs/<str:job_id>/breaker", Breakers.as_view({"get": "retrieve"})),
     path("jobs/<str:job_id>/breaker/close", Breakers.as_view({"post": "close"})),
+    path("jobs/<str:job_id>/missed", MissedSpans.as_view()),
     path("jobs/<str:job_id>/run", RunsOfJob.as_view({"post": "start"})),
     path("jobs/<str:job_id>/runs", RunsOfJob.as_view({"get": "list"})),
     path("dead-letters", DeadGroups.as_view()),
