@@ -60,6 +60,8 @@ class Reason(models.TextChoices):
     RETRY = "retry", "time", "waits for its next attempt"
     WORKER_LOST = "worker_lost", "time", "the worker of the last attempt was lost"
     GIVEN_BACK = "given_back", "a worker with a free slot", "given back untried by its worker"
+    # A run that nothing holds.
+    NO_FREE_SLOT = "no_free_slot", "a worker with a free slot", "waits for a free slot of a worker"
     # A queue does not go.
     NO_LIVE_WORKER = "no_live_worker", "a worker of the pool", "no live worker"
     DAILY_QUOTA = "daily_quota", "the next day (UTC), or a higher quota", "daily quota"

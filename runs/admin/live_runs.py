@@ -14,6 +14,7 @@ from jobs.models import Job
 from runs.admin.list_filters import WorkerFilter, as_uuid, go_to_run, workers_seen
 from runs.admin.run_detail import COLOURS
 from runs.models import WorkerNode
+from runs.services.explain import note_waiting
 from runs.states import LiveState
 
 JOBS_FOUND = 100
@@ -59,7 +60,8 @@ class LiveRunAdmin(RunListAdmin):
     next_check = moment_column("wake_at", "next check")
 
     def complete_page(self, request: HttpRequest, rows: list[Any]) -> None:
-        """Read the workers of a page of running runs by one query."""
+        """Read the workers of a page of running runs by one query, and why the others wait by another."""
+        note_waiting(rows)
         running = {live.worker for live in rows if live.state == LiveState.RUNNING}
         nodes = WorkerNode.objects.in_bulk(running)
         seen = set(workers_seen(request).filter(pk__in=running).values_list("pk", flat=True))

@@ -22,7 +22,7 @@ from runs.logs import NoSuchAttempt, lines, read_log
 from runs.models import Run
 from runs.services import runs as services
 from runs.services.dead_letters import letter_of
-from runs.services.explain import obstacles_of_run
+from runs.services.explain import live_rows, note_waiting, obstacles_of_run
 from runs.states import FinalState, LiveState
 from scheduler_project.sdk.logs.store import LogMissing
 
@@ -96,6 +96,9 @@ class RunAdmin(RunListAdmin):
             raise Http404 from missing
         text = "".join(f"{line.at} {line.level or line.stream:<8} {line.text}\n" for line in log)
         return HttpResponse(text, content_type="text/plain; charset=utf-8")
+
+    def complete_page(self, request: HttpRequest, rows: list[Any]) -> None:
+        note_waiting(live_rows(rows))
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
         return super().changelist_view(request, {**(extra_context or {}), "chips": chips(request)})

@@ -1,7 +1,8 @@
-"""Explain why a job does not run."""
+"""Explain why a job or a run does not run."""
 
 from typing import Any
 
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -15,9 +16,17 @@ from jobs.clock import database_now
 from jobs.models import JobStatus
 from jobs.services.missed import missed_json, missed_so_far
 from jobs.validation.schema import ref, text
-from runs.api.serializers import ReasonCodeField, ReasonTextField
-from runs.models import MissedSpan
-from runs.services.explain import JOB_CODES, Obstacle, obstacles_of_job, waiting_spans
+from runs.api.runs import find_run
+from runs.api.serializers import ReasonCodeField, ReasonTextField, RunStateSerializer
+from runs.models import MissedSpan, Run
+from runs.services.explain import (
+    JOB_CODES,
+    Obstacle,
+    ObstacleCode,
+    obstacles_of_job,
+    obstacles_of_run,
+    waiting_spans,
+)
 
 
 class ObstacleSerializer(serializers.Serializer[Obstacle]):
@@ -27,6 +36,14 @@ class ObstacleSerializer(serializers.Serializer[Obstacle]):
 
     def get_link(self, found: Obstacle) -> str | None:
         return found.link or None
+
+
+class RunObstacleSerializer(ObstacleSerializer):
+    code = PlainField(
+        text(
+            "Stable; for programs. The state of the run stands for its own reason.", enum=ObstacleCode.values
+        )
+    )
 
 
 class SuspendedSpanSerializer(serializers.Serializer[MissedSpan]):
@@ -72,3 +89,25 @@ class ExplainJob(ResourceView):
                 "suspended": waiting_spans(job),
             }
         )
+
+
+class RunExplanationSerializer(RunStateSerializer):
+    obstacles = serializers.SerializerMethodField(
+        help_text="All that keeps it from running now, its own reason first; empty: it has begun, or is over."
+    )
+
+    @extend_schema_field(RunObstacleSerializer(many=True))
+    def get_obstacles(self, run: Run) -> Any:
+        found: Any = obstacles_of_run(run, database_now())
+        return RunObstacleSerializer(found, many=True).data
+
+
+class ExplainRun(ResourceView):
+    tag = "runs"
+    serializer_class = RunExplanationSerializer
+
+    @operation("explain_run", "Why a run waits", errors=(400, 404))
+    def get(self, request: Request, run_id: str) -> Response:
+        run = find_run(request, run_id)
+        refuse_unknown_query(request, ())
+        return self.answer(run)

@@ -7,10 +7,9 @@ from datetime import datetime
 from jobs.api.filters import NamedFilterSet, QueryFilter, choice, read_uuid
 from jobs.validation import instants
 from jobs.validation.schema import text
+from runs.api.serializers import STATES
 from runs.history import RunHistory
-from runs.states import FinalState, LiveState, Trigger
-
-STATES = (*LiveState.values, *FinalState.values)
+from runs.states import Trigger
 
 
 def read_instant(value: str, field: str) -> datetime:

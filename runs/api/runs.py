@@ -28,22 +28,18 @@ from jobs.models import Role
 from jobs.validation.rows import first_or_missing
 from jobs.validation.schema import MAYBE_INSTANT, text
 from runs import history
-from runs.api.run_filters import STATES, RunFilters, RunOfJobFilters
-from runs.api.serializers import ABOUT_REASON, ABOUT_REASON_TEXT, ERROR, EndErrorField
+from runs.api.run_filters import RunFilters, RunOfJobFilters
+from runs.api.serializers import ERROR, EndErrorField, RunStateSerializer
 from runs.models import Run
-from runs.reasons import code_of, describe
 from runs.services import runs as services
+from runs.services.explain import live_rows, note_waiting
 from runs.states import LiveState, Trigger
 
 
-class RunSerializer(serializers.Serializer[Run]):
-    id = serializers.UUIDField()
+class RunSerializer(RunStateSerializer):
     job = serializers.UUIDField(source="job_id")
     job_name = serializers.CharField(source="job.name")
     version = serializers.IntegerField(help_text="Of the job: what the run executes.")
-    state = PlainField(text(enum=list(STATES)), source="current_state")
-    reason = serializers.SerializerMethodField(help_text=ABOUT_REASON)
-    reason_text = serializers.SerializerMethodField(help_text=ABOUT_REASON_TEXT)
     trigger = PlainField(text(enum=list(Trigger.values)))
     planned_at = InstantField()
     created_at = InstantField()
@@ -65,18 +61,11 @@ class RunSerializer(serializers.Serializer[Run]):
     links = LinksField(
         self=lambda run: f"/runs/{run.pk}",
         job=lambda run: f"/jobs/{run.job_id}",
+        explain=lambda run: f"/runs/{run.pk}/explain",
         attempts=lambda run: f"/runs/{run.pk}/attempts",
         log=lambda run: f"/runs/{run.pk}/log",
         retry_of=lambda run: run.retry_of and f"/runs/{run.retry_of}",
     )
-
-    def get_reason(self, run: Run) -> str:
-        live = run.live_or_none
-        return code_of(live.cancel_reason or live.reason if live else run.reason)
-
-    def get_reason_text(self, run: Run) -> str:
-        live = run.live_or_none
-        return live.describe_reason() if live else describe(run.reason)
 
     @extend_schema_field(MAYBE_INSTANT)
     def get_started_at(self, run: Run) -> str | None:
@@ -122,6 +111,11 @@ class Runs(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
 
     def get_object(self) -> Run:
         return find_run(self.request, self.kwargs["run_id"])
+
+    def paginate_queryset(self, queryset: Any) -> Any:
+        page = super().paginate_queryset(queryset)
+        note_waiting(live_rows(page or []))
+        return page
 
     @operation(
         "cancel_run",

@@ -7,11 +7,14 @@ from rest_framework import serializers
 from jobs.api.serializers import PlainField
 from jobs.validation.checks import Json
 from jobs.validation.schema import Schema, obj, text
-from runs.models import ErrorClass
+from runs.models import ErrorClass, Run
 from runs.reasons import Reason, code_of, describe
+from runs.services.explain import live_rows, note_waiting
+from runs.states import FinalState, LiveState
 
+STATES = (*LiveState.values, *FinalState.values)
 ABOUT_REASON = (
-    "Why it is held back, ended or never ran, as a code; empty: nothing to say. Codes: "
+    "Why it waits, is held back, ended or never ran, as a code; empty: nothing to say. Codes: "
     + ", ".join(f"`{reason.value}` ({reason.label})" for reason in Reason)
     + "."
 )
@@ -41,6 +44,28 @@ class ReasonTextField(serializers.CharField):
 
     def to_representation(self, value: Any) -> str:
         return describe(value)
+
+
+class RunStateSerializer(serializers.Serializer[Run]):
+    id = serializers.UUIDField()
+    state = PlainField(text(enum=list(STATES)), source="current_state")
+    reason = serializers.SerializerMethodField(help_text=ABOUT_REASON)
+    reason_text = serializers.SerializerMethodField(help_text=ABOUT_REASON_TEXT)
+
+    def to_representation(self, run: Run) -> Json:
+        # A list notes it for all of its page at once.
+        if self.parent is None:
+            note_waiting(live_rows([run]))
+        found: Json = super().to_representation(run)
+        return found
+
+    def get_reason(self, run: Run) -> str:
+        live = run.live_or_none
+        return code_of(live.cancel_reason or live.waits_for or live.reason if live else run.reason)
+
+    def get_reason_text(self, run: Run) -> str:
+        live = run.live_or_none
+        return live.describe_reason() if live else describe(run.reason)
 
 
 class ErrorField(PlainField):

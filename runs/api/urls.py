@@ -4,7 +4,7 @@ from runs.api.breakers import Breakers
 from runs.api.completion import CompleteRun
 from runs.api.dead_letter_decisions import Decisions
 from runs.api.dead_letters import DeadGroup, DeadGroups
-from runs.api.explain import ExplainJob
+from runs.api.explain import ExplainJob, ExplainRun
 from runs.api.logs import Attempts, RunLog
 from runs.api.missed_spans import MissedSpans
 from runs.api.pools import Pools
@@ -44,6 +44,7 @@ urlpatterns = [
     path("runs/<str:run_id>", Runs.as_view({"get": "retrieve"})),
     path("runs/<str:run_id>/attempts", Attempts.as_view()),
     path("runs/<str:run_id>/cancel", Runs.as_view({"post": "cancel"})),
+    path("runs/<str:run_id>/explain", ExplainRun.as_view()),
     path("runs/<str:run_id>/complete", CompleteRun.as_view()),
     path("runs/<str:run_id>/retry", Runs.as_view({"post": "retry"})),
     path("runs/<str:run_id>/log", RunLog.as_view()),

@@ -132,6 +132,8 @@ class LiveRun(Planned):
     log_object = models.TextField(null=True)  # noqa: DJ001
     log_offset = models.BigIntegerField(null=True)
     log_length = models.BigIntegerField(null=True)
+    # Noted for an answer by runs/services/explain.py: why it waits while it is ready or queued.
+    waits_for = ""
 
     class Meta:
         db_table = "beatkeeper_live_run"
@@ -200,4 +202,4 @@ class LiveRun(Planned):
             return f"{how}: {describe(self.cancel_reason)}" if self.cancel_reason else how
         if self.state == LiveState.WAITING_CALLBACK and self.wake_at is not None:
             return f"accepted by its target, which has until {as_text(self.wake_at)} to report the outcome"
-        return describe(self.reason)
+        return describe(self.waits_for or self.reason)

@@ -1,19 +1,21 @@
 """Explain why a job or a run does not run. The API and the admin render the same obstacles."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from django.db.models import Count, Model, TextChoices
 
 from jobs.models import Job, JobStatus, JobVersion, Suspension
 from jobs.spec.targets import availability
-from jobs.suspensions.lookup import suspensions_of
+from jobs.suspensions.lookup import read_suspensions, suspensions_of
+from jobs.suspensions.rules import SuspensionSet
 from jobs.validation.instants import as_text
 from runs.models import LiveRun, MissedSpan, Queue, Run, SpanState
 from runs.reasons import NOT_HELD, Reason, code_of, describe
 from runs.services import breakers
-from runs.states import LiveState
+from runs.sql import fetch
+from runs.states import LiveState, Trigger
 
 
 class ObstacleCode(TextChoices):
@@ -36,6 +38,8 @@ STATUS_UNBLOCKED_BY = {
     JobStatus.FINISHED: "a new schedule",
     JobStatus.UNRUNNABLE: "correcting what the note names, then resuming the job",
 }
+MAX_COUNTED = 1000
+IN_QUEUE = (LiveState.READY, LiveState.QUEUED)
 WAITING = (LiveState.DELAYED, LiveState.READY, LiveState.QUEUED, LiveState.BLOCKED)
 
 
@@ -53,11 +57,7 @@ def obstacles_of_job(job: Job, now: datetime) -> Iterator[Obstacle]:
     """Name all obstacles of a job, the widest first."""
     yield from _common(job, job.spec, job.pool_id, now)
     if job.status != JobStatus.ACTIVE:
-        note = f": {job.status_note}" if job.status_note else ""
-        until = f" until {as_text(job.paused_until)}" if job.paused_until else ""
-        detail = f"the job is {job.status}{until}{note}"
-        remedy = STATUS_UNBLOCKED_BY.get(JobStatus(job.status), "")
-        yield Obstacle(ObstacleCode.STATUS, detail, unblocked_by=remedy)
+        yield _status(job)
     elif job.clock.next_run_at is None:
         detail = "it has no planned times: it runs on demand only"
         yield Obstacle(ObstacleCode.SCHEDULE, detail, unblocked_by="running it now, or a schedule")
@@ -75,9 +75,70 @@ def obstacles_of_run(run: Run, now: datetime) -> Iterator[Obstacle]:
     live = run.live_or_none
     if live is None or live.state not in WAITING:
         return
-    if words := live.describe_reason():
-        yield Obstacle(ObstacleCode(live.state), words, unblocked_by=unblocked_by(live.reason))
-    yield from _common(run.job, run.job.versions.get(version=live.version), live.pool_id, now)
+    shared = list(_common(run.job, run.job.versions.get(version=live.version), live.pool_id, now))
+    if _paused(run.job, live):
+        shared.append(_status(run.job))
+    reason, words = live.reason, describe(live.reason)
+    if not words and not shared:
+        reason, words = Reason.NO_FREE_SLOT, _turn(live)
+    if words:
+        yield Obstacle(ObstacleCode(live.state), words, unblocked_by=unblocked_by(reason))
+    yield from shared
+
+
+def live_rows(runs: Iterable[Run]) -> Iterator[LiveRun]:
+    """Yield the live rows of runs that were read with their jobs."""
+    for run in runs:
+        if live := run.live_or_none:
+            live.job = run.job
+            yield live
+
+
+def note_waiting(rows: Iterable[LiveRun]) -> None:
+    """Note on each ready or queued run why it waits, by one statement for the queues of all."""
+    waiting = [live for live in rows if live.state in IN_QUEUE]
+    wanted = {(live.pool_id, live.tenant_id) for live in waiting}
+    if not wanted:
+        return
+    pools, tenants = zip(*wanted, strict=True)
+    found = fetch("why_queues_wait", pools=list(pools), tenants=list(tenants))
+    queues = {(queue["pool_id"], queue["tenant_id"]): queue for queue in found}
+    rules = read_suspensions(found[0]["now"]) if found[0]["suspensions"] else SuspensionSet()
+    for live in waiting:
+        live.waits_for = _why(live, queues[live.pool_id, live.tenant_id], rules)
+
+
+def _why(live: LiveRun, queue: dict[str, Any], rules: SuspensionSet) -> str:
+    held = rules.holds(live.tenant_id, live.pool_id, live.job.tags, queue["now"])
+    if held is not None:
+        return held.reason
+    if _paused(live.job, live):
+        return Reason.PAUSED.noted(live.job.status_note)
+    if queue["reason"] not in NOT_HELD:
+        return str(queue["reason"])
+    return (live.reason or Reason.NO_FREE_SLOT) if queue["served"] else Reason.NO_LIVE_WORKER
+
+
+def _paused(job: Job, live: LiveRun) -> bool:
+    """Test whether the pause of its job holds a run: only those that its schedule planned."""
+    return job.status == JobStatus.PAUSED and live.trigger in (Trigger.SCHEDULE, Trigger.CATCH_UP)
+
+
+def _status(job: Job) -> Obstacle:
+    note = f": {job.status_note}" if job.status_note else ""
+    until = f" until {as_text(job.paused_until)}" if job.paused_until else ""
+    remedy = STATUS_UNBLOCKED_BY.get(JobStatus(job.status), "")
+    return Obstacle(ObstacleCode.STATUS, f"the job is {job.status}{until}{note}", unblocked_by=remedy)
+
+
+def _turn(live: LiveRun) -> str:
+    words = describe(Reason.NO_FREE_SLOT)
+    if live.state != LiveState.READY:
+        return words
+    ready = LiveRun.objects.filter(state=LiveState.READY, pool=live.pool_id, tenant=live.tenant_id)
+    before = ready.filter(rank__lt=live.rank)[:MAX_COUNTED].count()
+    more = " or more" if before == MAX_COUNTED else ""
+    return f"{words}; ready runs of its queue that go before it: {before}{more}"
 
 
 def waiting_spans(job: Job) -> list[MissedSpan]:

@@ -53,3 +53,14 @@ UPDATE beatkeeper_live_run
 SET state = 'ready', available_at = %(now)s, rank = %(rank)s, wake_at = NULL, reason = '', budget_tenant = NULL
 WHERE id = %(id)s AND (state = 'delayed' OR state = 'blocked' AND reason = 'retry_budget')
 RETURNING id;
+
+-- name: why_queues_wait
+-- What holds the runs of these queues, made or not yet made: the reason of the queue, whether a worker lives that takes
+-- them, and whether there are suspensions to look at.
+SELECT wanted.pool_id, wanted.tenant_id, coalesce(queue.reason, '') AS reason, clock_timestamp() AS now,
+       EXISTS (SELECT FROM beatkeeper_worker_node worker
+               WHERE worker.pool_id = wanted.pool_id AND {{living_worker(worker, clock_timestamp())}}
+                 AND (worker.tenant_id IS NULL OR worker.tenant_id = wanted.tenant_id)) AS served,
+       EXISTS (SELECT FROM beatkeeper_suspension suspension WHERE suspension.settled_at IS NULL) AS suspensions
+FROM unnest(%(pools)s::int[], %(tenants)s::int[]) AS wanted (pool_id, tenant_id)
+LEFT JOIN beatkeeper_queue queue ON queue.pool_id = wanted.pool_id AND queue.tenant_id = wanted.tenant_id;

@@ -102,3 +102,10 @@ def test_a_running_run_has_no_obstacles(staff: Client, job: Job) -> None:
     live = make_run(job, LiveState.RUNNING)
     make_suspension(pool=job.pool)
     assert why(staff, live.run) == []
+
+
+def test_the_lists_of_runs_say_why_each_waits(staff: Client, job: Job) -> None:
+    make_run(job)
+    for model in ("run", "liverun"):
+        page = staff.get(reverse(f"admin:beatkeeper_runs_{model}_changelist")).content.decode()
+        assert "no live worker" in page, model

@@ -1,18 +1,21 @@
-"""Test GET /api/v1/jobs/{id}/explain."""
+"""Test GET /api/v1/jobs/{id}/explain and GET /api/v1/runs/{id}/explain."""
 
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from jobs.models import Effect, Job, Role
 from jobs.services.status import pause_job
 from jobs.validation.instants import as_text
 from runs.models import LiveRun, MissedSpan, Queue
 from runs.reasons import NOT_HELD
-from runs.states import LiveState
+from runs.states import LiveState, Trigger
 from tests.support.api_client import Caller, refusal
 from tests.support.factories import (
+    make_finished_run,
     make_pool,
     make_queue,
     make_run,
@@ -100,3 +103,97 @@ def test_a_job_of_others_is_missing(caller: Caller) -> None:
     refusal(caller.get(f"jobs/{post_job(make_tenant()).pk}/explain"), 404)
     job = post_job(caller.tenant)
     refusal(caller.get(f"jobs/{job.pk}/explain", why="x"), 400, "why")
+
+
+def explain_run(caller: Caller, live: LiveRun) -> dict[str, Any]:
+    answer = caller.get(f"runs/{live.pk}/explain")
+    assert answer.status_code == 200, answer.content
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def test_a_run_names_its_own_reason_and_what_stands_in_the_way_of_its_job(caller: Caller, job: Job) -> None:
+    make_suspension(tenant=caller.tenant, note="audit")
+    live = make_run(job, LiveState.BLOCKED)
+    LiveRun.objects.filter(pk=live.pk).update(reason="overlap")
+    said = explain_run(caller, live)
+    assert (said["id"], said["state"], said["reason"]) == (str(live.pk), "blocked", "overlap")
+    assert [one["code"] for one in said["obstacles"]] == ["blocked", "suspension"]
+    assert "audit" in said["obstacles"][1]["detail"]
+
+
+def test_a_run_of_a_paused_job_names_the_pause(caller: Caller, job: Job) -> None:
+    live = make_run(job)
+    pause_job(job, "deploy")
+    said = explain_run(caller, live)
+    assert (said["reason"], [one["code"] for one in said["obstacles"]]) == ("paused", ["status"])
+    assert "deploy" in said["obstacles"][0]["detail"]
+
+
+def test_a_ready_run_that_nothing_holds_tells_its_turn(caller: Caller, job: Job) -> None:
+    for minutes in (3, 2):
+        make_run(job, planned_at=now() - timedelta(minutes=minutes))
+    said = explain_run(caller, make_run(job, planned_at=now() - timedelta(minutes=1)))
+    assert said["reason"] == "no_free_slot"
+    [only] = said["obstacles"]
+    assert only["code"] == "ready" and only["detail"].endswith("ready runs of its queue that go before it: 2")
+
+
+@pytest.mark.parametrize("state", [LiveState.READY, LiveState.QUEUED])
+def test_a_run_without_a_live_worker_says_so(caller: Caller, state: LiveState) -> None:
+    live = make_run(post_job(caller.tenant), state)
+    said = explain_run(caller, live)
+    assert (said["reason"], said["reason_text"]) == ("no_live_worker", "no live worker")
+    assert [one["code"] for one in said["obstacles"]] == ["target"]
+    assert "none is alive" in said["obstacles"][0]["detail"]
+
+
+def test_a_run_that_has_begun_or_ended_has_no_obstacles(caller: Caller, job: Job) -> None:
+    make_suspension(tenant=caller.tenant)
+    assert explain_run(caller, make_run(job, LiveState.RUNNING))["obstacles"] == []
+    finished = caller.get(f"runs/{make_finished_run(job).pk}").json()
+    said = caller.get(finished["links"]["explain"]).json()
+    assert (said["state"], said["obstacles"]) == ("succeeded", [])
+
+
+def test_a_run_of_others_is_missing(caller: Caller, job: Job) -> None:
+    refusal(caller.get(f"runs/{make_run(post_job(make_tenant())).pk}/explain"), 404)
+    refusal(caller.get(f"runs/{make_run(job).pk}/explain", why="x"), 400, "why")
+
+
+def reasons(caller: Caller) -> dict[str, tuple[str, str]]:
+    found = caller.get("runs").json()["results"]
+    return {run["id"]: (run["reason"], run["reason_text"]) for run in found}
+
+
+def test_each_waiting_run_of_a_list_says_why(caller: Caller, job: Job) -> None:
+    make_suspension(tenant=caller.tenant, tag_name="team", tag_value="shop", note="audit")
+    tagged = make_run(post_job(caller.tenant, tags={"team": "shop"}))
+    free, queued = make_run(job), make_run(job, LiveState.QUEUED)
+    paused = post_job(caller.tenant, schedule={"every": 3600})
+    pause_job(paused, "deploy")
+    held = make_run(paused)
+    manual = make_run(paused, trigger=Trigger.MANUAL)
+    limited = post_job(caller.tenant, pool="limited")
+    make_worker(limited.pool)
+    Queue.objects.filter(pk=make_queue(limited).pk).update(reason="rate_limit")
+    slow = make_run(limited)
+    unserved = make_run(post_job(caller.tenant, pool="unserved"))
+    found = reasons(caller)
+    assert found[str(tagged.pk)] == ("paused", "held by a pause: audit")
+    assert found[str(held.pk)] == ("paused", "held by a pause: deploy")
+    assert found[str(slow.pk)][0] == "rate_limit" and found[str(unserved.pk)][0] == "no_live_worker"
+    for run in (free, queued, manual):
+        assert found[str(run.pk)] == ("no_free_slot", "waits for a free slot of a worker")
+
+
+def test_the_reasons_of_a_page_cost_one_statement(caller: Caller, job: Job) -> None:
+    make_run(job)
+    reasons(caller)
+    with CaptureQueriesContext(connection) as one:
+        reasons(caller)
+    for pool in ("second", "third"):
+        make_run(post_job(caller.tenant, pool=pool))
+    with CaptureQueriesContext(connection) as several:
+        assert len(reasons(caller)) == 3
+    assert len(several) == len(one)
