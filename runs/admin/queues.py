@@ -11,10 +11,11 @@ from jobs.admin.columns import column
 from jobs.admin.html import WARNING, label
 from runs.reasons import describe
 from runs.scheduler.dispatch.queues import counted_today
+from runs.services.queues import count_queues
 
 
 class QueueAdmin(ReadOnlyAdmin):
-    list_display = ("broker_queue", "pool", "tenant", "reason_column", "queued", "limits")
+    list_display = ("broker_queue", "pool", "tenant", "reason_column", "runs", "limits")
     list_filter = related("pool", "tenant")
     list_select_related = ("pool", "tenant")
     search_fields = ("broker_queue",)
@@ -24,10 +25,22 @@ class QueueAdmin(ReadOnlyAdmin):
     reason_column = column(
         "blocked by", lambda queue: queue.reason and label(describe(queue.reason), WARNING), ordering="reason"
     )
+    runs = column("runs", lambda queue: describe_counts(queue))
     limits = column("limits", lambda queue: "; ".join(describe_limits(queue)))
 
     def get_queryset(self, request: HttpRequest) -> Any:
         return super().get_queryset(request).annotate(now=Now())
+
+    def complete_page(self, request: HttpRequest, rows: list[Any]) -> None:
+        counts = count_queues(rows)
+        for queue in rows:
+            queue.counts = counts[queue.pk]
+
+
+def describe_counts(queue: Any) -> str:
+    # The page of one queue is completed by nobody.
+    counts = getattr(queue, "counts", None) or count_queues([queue])[queue.pk]
+    return ", ".join(f"{count} {state.replace('_', ' ')}" for state, count in counts.runs.items() if count)
 
 
 def describe_limits(queue: Any) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Serve a tenant's queues: why a queue is blocked, and how much of the limits is left."""
+"""Serve a tenant's queues: their runs, why a queue is blocked, and how much of the limits is left."""
 
 from typing import Any
 
@@ -7,11 +7,15 @@ from drf_spectacular.utils import extend_schema_view
 from rest_framework import serializers
 
 from jobs.api.openapi import operation
+from jobs.api.serializers import InstantField, PlainField
 from jobs.api.views import ListView
 from jobs.models import Tenant
+from jobs.validation.schema import number, obj
 from runs.api.serializers import ReasonCodeField, ReasonTextField
 from runs.models import Queue
 from runs.scheduler.dispatch.queues import counted_today
+from runs.services.queues import MAX_COUNTED, count_queues
+from runs.states import LiveState
 
 
 class LimitsSerializer(serializers.Serializer[Tenant]):
@@ -27,6 +31,19 @@ class QueueSerializer(serializers.Serializer[Queue]):
     pool = serializers.CharField(source="pool.slug")
     reason = ReasonCodeField()
     reason_text = ReasonTextField()
+    runs = PlainField(
+        obj(
+            {state: number() for state in LiveState.values},
+            title="RunsByState",
+            description=f"Unfinished runs by state. {MAX_COUNTED:,}: so many or more.",
+        ),
+        source="counts.runs",
+    )
+    oldest_waiting_at = InstantField(
+        source="counts.oldest_waiting_at",
+        allow_null=True,
+        help_text="Since when the oldest of the ready and queued runs may go.",
+    )
     limits = LimitsSerializer(source="tenant")
     weight = serializers.IntegerField(
         source="tenant.weight", help_text="Of the pool's slots, a share by weight is yours."
@@ -45,3 +62,10 @@ class Queues(ListView):
     queryset = Queue.objects.select_related("pool", "tenant").annotate(now=Now())
     serializer_class = QueueSerializer
     newest_first = ("id",)
+
+    def paginate_queryset(self, queryset: Any) -> Any:
+        page = super().paginate_queryset(queryset) or []
+        counts = count_queues(page)
+        for queue in page:
+            queue.counts = counts[queue.pk]
+        return page

@@ -188,6 +188,12 @@ class LiveRun(Planned):
             ),
             # Of a job, the oldest planned time first: the ids of scheduled runs are in this order.
             Index(fields=["reason", "job", "run"], condition=Q(state="blocked"), name="live_run_blocked_idx"),
+            # Used to count a queue; the path of a run that goes at once does not write it.
+            Index(
+                fields=["pool", "tenant", "state", "rank"],
+                condition=Q(state__in=["delayed", "blocked", "waiting_callback"]),
+                name="live_run_counted_idx",
+            ),
         ]
 
     def __str__(self) -> str:

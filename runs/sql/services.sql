@@ -64,3 +64,22 @@ SELECT wanted.pool_id, wanted.tenant_id, coalesce(queue.reason, '') AS reason, c
        EXISTS (SELECT FROM beatkeeper_suspension suspension WHERE suspension.settled_at IS NULL) AS suspensions
 FROM unnest(%(pools)s::int[], %(tenants)s::int[]) AS wanted (pool_id, tenant_id)
 LEFT JOIN beatkeeper_queue queue ON queue.pool_id = wanted.pool_id AND queue.tenant_id = wanted.tenant_id;
+
+-- fragment: runs_of_queue(queue, state)
+-- Of one state, counted up to a bound, and since when the oldest of them may go. Those that go first are counted first.
+SELECT {{state}} AS state, count(*)::int AS runs, min(counted.available_at) AS oldest_at
+FROM (SELECT live.available_at FROM beatkeeper_live_run live
+      WHERE live.state = {{state}} AND live.pool_id = {{queue}}.pool_id AND live.tenant_id = {{queue}}.tenant_id
+      ORDER BY live.rank LIMIT %(most)s) counted
+
+-- name: count_queues
+-- The runs of these queues by state. A statement for each state, because each has an index of its own; the running ones
+-- of all queues are no more than there are slots.
+SELECT queue.id, counted.state, counted.runs, counted.oldest_at
+FROM beatkeeper_queue queue
+CROSS JOIN LATERAL (
+    {{runs_of_queue(queue, 'ready')}} UNION ALL {{runs_of_queue(queue, 'queued')}}
+    UNION ALL {{runs_of_queue(queue, 'running')}} UNION ALL {{runs_of_queue(queue, 'delayed')}}
+    UNION ALL {{runs_of_queue(queue, 'blocked')}} UNION ALL {{runs_of_queue(queue, 'waiting_callback')}}
+) counted
+WHERE queue.id = ANY (%(queues)s::int[]);

@@ -5,14 +5,18 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from auditlog.models import AuditEntry
 from jobs.models import Tenant
+from jobs.validation.instants import as_text
 from runs.models import Queue
+from runs.states import LiveState
 from tests.support.api_client import Caller
-from tests.support.factories import make_job, make_queue, make_tenant, now
+from tests.support.factories import make_job, make_queue, make_run, make_tenant, now
 
 pytestmark = pytest.mark.django_db
 
@@ -39,10 +43,40 @@ def test_a_team_sees_why_nothing_goes_and_what_is_left_of_its_limits() -> None:
         "pool": queue.pool.slug,
         "reason": "daily_quota",
         "reason_text": "daily quota",
+        "runs": dict.fromkeys(LiveState.values, 0),
+        "oldest_waiting_at": None,
         "limits": {"max_running": 5, "rate_limit": 2.5, "daily_quota": 100, "retry_budget": 30},
         "weight": 3,
         "handed_over_today": 100,
     }
+
+
+def test_a_team_sees_how_many_runs_are_where_and_since_when_they_wait() -> None:
+    tenant = make_tenant()
+    job = make_job(tenant)
+    make_queue(job)
+    since = now() - timedelta(minutes=9)
+    make_run(job, available_at=since)
+    for state in (LiveState.READY, *LiveState):
+        make_run(job, state)
+    make_run(make_job(make_tenant(), job.pool))
+    make_run(make_job(tenant))
+    (seen,) = queues(tenant)
+    assert seen["runs"] == {**dict.fromkeys(LiveState.values, 1), "ready": 3}
+    assert seen["oldest_waiting_at"] == as_text(since)
+
+
+def test_a_list_of_queues_counts_them_by_one_statement() -> None:
+    tenant = make_tenant()
+    queue_of(tenant)
+    queues(tenant)
+    with CaptureQueriesContext(connection) as one:
+        queues(tenant)
+    for _ in range(3):
+        queue_of(tenant)
+    with CaptureQueriesContext(connection) as several:
+        assert len(queues(tenant)) == 4
+    assert len(several) == len(one)
 
 
 def test_the_count_of_another_day_is_none_of_today() -> None:
