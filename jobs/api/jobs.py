@@ -27,7 +27,7 @@ from jobs.validation.checks import Json
 from jobs.validation.rows import first_or_missing
 from jobs.validation.schema import INSTANT, MAYBE_INSTANT, number, obj, ref, text
 
-LINKS = ("runs", "preview", "times", "explain", "missed")
+LINKS = ("runs", "preview", "times", "explain", "missed", "versions")
 PROPERTIES = {name: field.property for name, field in FIELDS.items()}
 COMPONENTS = {
     "Problem": PROBLEM,

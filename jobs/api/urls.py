@@ -1,6 +1,17 @@
 from django.urls import path
 
-from jobs.api import calendars, declarations, job_status, jobs, me, overrides, schedules, secrets, suspensions
+from jobs.api import (
+    calendars,
+    declarations,
+    job_status,
+    jobs,
+    me,
+    overrides,
+    schedules,
+    secrets,
+    suspensions,
+    versions,
+)
 from jobs.models import SuspensionKind
 
 urlpatterns = [
@@ -11,6 +22,8 @@ urlpatterns = [
     path("jobs/<str:job_id>/resume", job_status.ResumeJob.as_view()),
     path("jobs/<str:job_id>/cancel", job_status.CancelJob.as_view()),
     path("jobs/<str:job_id>/preview", schedules.JobPreview.as_view()),
+    path("jobs/<str:job_id>/versions", versions.Versions.as_view()),
+    path("jobs/<str:job_id>/versions/<str:number>", versions.OneVersion.as_view()),
     path("jobs/<str:job_id>/times", overrides.Overrides.as_view()),
     path("jobs/<str:job_id>/times/<str:override_id>", overrides.OneOverride.as_view()),
     *suspensions.urls(

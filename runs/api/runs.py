@@ -61,6 +61,7 @@ class RunSerializer(RunStateSerializer):
     links = LinksField(
         self=lambda run: f"/runs/{run.pk}",
         job=lambda run: f"/jobs/{run.job_id}",
+        version=lambda run: f"/jobs/{run.job_id}/versions/{run.version}",
         explain=lambda run: f"/runs/{run.pk}/explain",
         attempts=lambda run: f"/runs/{run.pk}/attempts",
         log=lambda run: f"/runs/{run.pk}/log",
