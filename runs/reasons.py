@@ -57,6 +57,7 @@ class Reason(models.TextChoices):
     # A run is delayed or was given back.
     FLEXIBLE_WINDOW = "flexible_window", "time", "waits for its moment within the flexible window"
     MOVED = "moved", "time", "moved to another instant"
+    REQUESTED_LATER = "requested_later", "time", "requested for a later instant"
     RETRY = "retry", "time", "waits for its next attempt"
     WORKER_LOST = "worker_lost", "time", "the worker of the last attempt was lost"
     GIVEN_BACK = "given_back", "a worker with a free slot", "given back untried by its worker"

@@ -1,21 +1,19 @@
 """Serve the buttons of a job: pause, resume and cancel it."""
 
-from datetime import datetime
 from typing import Any
 
-from rest_framework.fields import SkipField, empty
+from rest_framework.fields import empty
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from jobs.api.jobs import find_job, one_job_json
 from jobs.api.openapi import Decorator, operation
-from jobs.api.serializers import BodySerializer, InstantField, PlainField, ReasonField, ReasonSerializer
+from jobs.api.serializers import BodySerializer, GivenInstantField, PlainField, ReasonField, ReasonSerializer
 from jobs.models import Role
 from jobs.services import status
 from jobs.services.missed import missed_json
 from jobs.spec.catch_up import CATCH_UP_POLICIES
-from jobs.validation import instants
 from jobs.validation.checks import abbreviate, invalid
 from jobs.validation.schema import INSTANT, number, obj, ref, text
 
@@ -39,13 +37,6 @@ COMPONENTS = {
 }
 
 
-class UntilField(InstantField):
-    def run_validation(self, data: Any = empty) -> datetime | None:
-        if data is empty:
-            raise SkipField
-        return None if data is None else instants.read(data, "until")
-
-
 class PolicyField(PlainField):
     def run_validation(self, data: Any = empty) -> str | None:
         """Read the policy for this once; null stands for the job's own."""
@@ -57,7 +48,7 @@ class PolicyField(PlainField):
 
 class PausingSerializer(BodySerializer):
     reason = ReasonField("Kept in the audit trail, and shown with the status.")
-    until = UntilField(required=False, allow_null=True, help_text="It goes on by itself then.")
+    until = GivenInstantField(required=False, allow_null=True, help_text="It goes on by itself then.")
 
 
 class ResumingSerializer(BodySerializer):

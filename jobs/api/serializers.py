@@ -6,10 +6,11 @@ from typing import Any
 
 from drf_spectacular.drainage import set_override
 from rest_framework import serializers
-from rest_framework.fields import empty
+from rest_framework.fields import SkipField, empty
 from rest_framework.request import Request
 
 from jobs.api.requests import BASE, instant
+from jobs.validation import instants
 from jobs.validation.checks import Json, expect_object, expect_text
 from jobs.validation.schema import Schema, obj, text
 
@@ -24,6 +25,15 @@ class InstantField(serializers.DateTimeField):
 
     def to_representation(self, value: datetime) -> str:
         return instant(value)
+
+
+class GivenInstantField(InstantField):
+    """Read an instant of a body, if there is one."""
+
+    def run_validation(self, data: Any = empty) -> datetime | None:
+        if data is empty:
+            raise SkipField
+        return None if data is None else instants.read(data, str(self.field_name))
 
 
 class PlainField(serializers.Field[Any, Any, Any, Any]):

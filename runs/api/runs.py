@@ -17,6 +17,7 @@ from jobs.api.openapi import operation
 from jobs.api.requests import answer_once, instant, read_id
 from jobs.api.serializers import (
     BodySerializer,
+    GivenInstantField,
     InstantField,
     LinksField,
     PlainField,
@@ -94,6 +95,11 @@ class RunBodySerializer(BodySerializer):
     input = PlainField(
         {"type": "object", "nullable": True, "description": "For this run alone."}, required=False
     )
+    at = GivenInstantField(
+        required=False,
+        allow_null=True,
+        help_text="When it goes; null or left out: now. Of the present version.",
+    )
     reason = ReasonField("")
 
 
@@ -160,16 +166,17 @@ class RunsOfJob(Runs):
 
     @operation(
         "run_job",
-        "Run a job now",
+        "Run a job now, or later",
         takes=RunBodySerializer,
         status=201,
         errors=(400, 404, 409, 422),
         once=True,
+        about="With `at` it waits as `delayed` until then; a cancel ends it, and a retry lets it go at once.",
     )
     def start(self, request: Request, job_id: str) -> Response:
         job, given = find_job(request, job_id), RunBodySerializer.read(request)
-        token, why = request_token(request), given["reason"]
-        return self.create_once(lambda: services.run_now(job, given.get("input"), request=token, reason=why))
+        more = {"at": given.get("at"), "request": request_token(request), "reason": given["reason"]}
+        return self.create_once(lambda: services.run_now(job, given.get("input"), **more))
 
 
 def find_run(request: Request, run_id: str) -> Run:

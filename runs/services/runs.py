@@ -1,9 +1,11 @@
 """Change runs on behalf of a person or a key: one transaction each, with its audit entry."""
 
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
+from django.conf import settings
 from django.db import transaction
 from psycopg.types.json import Jsonb
 
@@ -14,7 +16,8 @@ from jobs.clock import database_now
 from jobs.errors import Conflict, JobNotRunnable, Missing, RunIsFinal, RunIsUnfinished
 from jobs.models import Job, JobStatus, Tenant
 from jobs.secrets.references import check_references
-from jobs.validation.checks import Json, expect_object, refuse_large
+from jobs.validation.checks import Json, expect_object, invalid, refuse_large
+from jobs.validation.instants import as_text
 from runs import history
 from runs.events import RunsCancelled, RunsCreated, emit_on_commit
 from runs.models import DeadLetter, DeadLetterDecision, Run
@@ -48,10 +51,22 @@ def read_input(tenant: Tenant, given: object) -> Json | None:
 
 
 @transaction.atomic
-def run_now(job: Job, given: object = None, *, request: bytes = b"", reason: str = "") -> Run:
-    """Make one more run of the present version. `request` distinguishes requests of one millisecond."""
+def run_now(
+    job: Job,
+    given: object = None,
+    *,
+    at: datetime | None = None,
+    request: bytes = b"",
+    reason: str = "",
+) -> Run:
+    """Make one more run of the present version; it waits until `at`, if that is given.
+
+    `request` distinguishes requests of one millisecond.
+    """
     given = read_input(job.tenant, given)
-    run = insert_run(job, lock_job(job.pk), Trigger.MANUAL, given, request)
+    if at is not None:
+        _check_later(at, database_now())
+    run = insert_run(job, lock_job(job.pk), Trigger.MANUAL, given, request, at=at)
     record(Action.RUN_REQUESTED, run, after=audit_snapshot(run), reason=reason)
     return run
 
@@ -157,11 +172,18 @@ def _lock_run(run: Run) -> dict[str, Any] | None:
 
 
 def insert_run(
-    job: Job, locked: Json, trigger: Trigger, given: object, request: bytes = b"", finished: Run | None = None
+    job: Job,
+    locked: Json,
+    trigger: Trigger,
+    given: object,
+    request: bytes = b"",
+    finished: Run | None = None,
+    at: datetime | None = None,
 ) -> Run:
     """Make a run of a locked job, or of a finished run: of its version and planned time, and points to it."""
     now = database_now()
-    values = {**locked, "job_id": job.pk, "tenant_id": job.tenant_id, "planned_at": now, "retry_of": None}
+    goes_at = at or now
+    values = {**locked, "job_id": job.pk, "tenant_id": job.tenant_id, "planned_at": goes_at, "retry_of": None}
     if finished is not None:
         values |= {"version": finished.version, "pool_id": finished.pool_id}
         values |= {"planned_at": finished.planned_at, "retry_of": finished.pk}
@@ -173,7 +195,11 @@ def insert_run(
         "id": identity,
         "trigger": trigger.value,
         "now": now,
-        "rank": rank(now, locked["priority"]),
+        "available_at": goes_at,
+        "rank": rank(goes_at, locked["priority"]),
+        "live_state": LiveState.DELAYED if at else LiveState.READY,
+        "live_reason": Reason.REQUESTED_LATER if at else "",
+        "wake_at": at,
         "input": None if given is None else Jsonb(given),
         "requested_by": current_actor().name[:200],
     }
@@ -181,6 +207,16 @@ def insert_run(
         raise RunIdTaken
     emit_on_commit(RunsCreated(trigger=trigger, runs=1, run_ids=[identity]))
     return _read(identity)
+
+
+def _check_later(at: datetime, now: datetime) -> None:
+    """Refuse an instant that has passed, or for which the run would wait in a partition that may be gone by then."""
+    latest = now + timedelta(days=settings.HOT_PERIOD_DAYS - 3)
+    if at <= now:
+        raise invalid("at", f"{as_text(at)} is in the past", f"it is now {as_text(now)}", "past")
+    if at > latest:
+        hint = f"up to {as_text(latest)}; beyond that, a one-time job"
+        raise invalid("at", f"{as_text(at)} is too far ahead", hint, "out_of_range")
 
 
 def _check_permitted(spec: dict[str, Any]) -> None:

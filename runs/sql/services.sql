@@ -29,9 +29,9 @@ WITH inserted AS (
 )
 INSERT INTO beatkeeper_live_run
     (id, tenant_id, job_id, version, pool_id, trigger, planned_at, priority, input, state,
-     available_at, rank, target_key, gated)
-SELECT id, tenant_id, job_id, version, pool_id, trigger, planned_at, priority, input, 'ready',
-       %(now)s, %(rank)s, %(target_key)s, %(gated)s
+     reason, available_at, wake_at, rank, target_key, gated)
+SELECT id, tenant_id, job_id, version, pool_id, trigger, planned_at, priority, input, %(live_state)s,
+       %(live_reason)s, %(available_at)s, %(wake_at)s, %(rank)s, %(target_key)s, %(gated)s
 FROM inserted
 RETURNING id;
 

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
+import psycopg
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
@@ -13,6 +14,7 @@ from auditlog.models import AuditEntry
 from jobs.clock import database_now
 from jobs.models import Job
 from runs.models import LiveRun, Run
+from runs.sql import change
 from runs.states import FinalState, LiveState, Trigger
 from tests.support.api_client import Caller, refusal
 from tests.support.factories import make_finished_run, make_run, make_tenant, post_job
@@ -54,9 +56,36 @@ def test_a_run_is_asked_for_and_read(caller: Caller, job: Job) -> None:
     assert (entry.reason, entry.actor_kind, entry.object_id) == ("by hand", "key", run["id"])
 
 
+def test_a_run_is_asked_for_a_later_instant(
+    caller: Caller, job: Job, session: psycopg.Connection[Any]
+) -> None:
+    at = database_now().replace(microsecond=0) + timedelta(hours=2)
+    run = caller.post(f"jobs/{job.pk}/run", {"at": text(at), "input": {"kwargs": {"day": "x"}}}).json()
+    assert (run["state"], run["reason"]) == ("delayed", "requested_later")
+    assert run["planned_at"] == run["next_attempt_at"] == text(at)
+    promote = {"now": at - timedelta(seconds=1), "most": 10}
+    assert change(session, "promote_delayed", promote) == 0
+    assert change(session, "promote_delayed", {**promote, "now": at}) == 1
+    run = caller.get(run["links"]["self"]).json()
+    assert run["state"] == "ready" and run["reason"] != "requested_later"
+    live = LiveRun.objects.get(pk=run["id"])
+    assert live.available_at == at and live.rank == int(at.timestamp() * 1000) - job.priority * 300
+
+
+def test_a_later_run_can_be_cancelled_or_go_at_once(caller: Caller, job: Job) -> None:
+    body = {"at": text(database_now() + timedelta(days=1)), "reason": "after the release"}
+    first, second = (caller.post(f"jobs/{job.pk}/run", body).json()["id"] for _ in range(2))
+    assert caller.post(f"runs/{first}/cancel").json()["state"] == "cancelled"
+    assert caller.post(f"runs/{second}/retry").json()["state"] == "ready"
+
+
 @pytest.mark.parametrize(
     ("body", "field"),
     [
+        ({"at": "2020-01-01T00:00:00Z"}, "at"),
+        ({"at": "2100-01-01T00:00:00Z"}, "at"),
+        ({"at": "2026-12-24T18:00"}, "at"),
+        ({"at": 5}, "at"),
         ({"input": 5}, "input"),
         ({"input": {"a": "x" * 65536}}, "input"),
         ({"inputs": {}}, "inputs"),
