@@ -10,12 +10,14 @@ from uuid import UUID
 
 from django.db.models import Q, QuerySet
 
-from jobs.models import Tenant
+from jobs.models import Job, Tenant
 from runs.models import Attempt, Run, WorkerNode
 from runs.states import FinalState, LiveState
 from scheduler_project.sdk.ids import milliseconds
 
 CLAIMED = (LiveState.RUNNING, LiveState.WAITING_CALLBACK)
+# As the partial index of what went wrong has them.
+NOT_SUCCEEDED = (FinalState.DEAD, FinalState.CANCELLED, FinalState.SKIPPED)
 # The bits of an id below its milliseconds.
 BELOW_INSTANT = (1 << 80) - 1
 
@@ -42,6 +44,13 @@ class RunHistory(QuerySet[Run]):
 
     def planned_before(self, before: datetime) -> Self:
         return self.filter(id__lt=first_id_of(before))
+
+    def of_jobs_named(self, tenant: Tenant, part: str) -> Self:
+        return self.filter(job__in=Job.objects.filter(tenant=tenant, name__icontains=part).values("pk"))
+
+    def with_error(self, part: str) -> Self:
+        # Only these have one, and an index of their own.
+        return self.filter(state__in=NOT_SUCCEEDED, error_line__icontains=part)
 
 
 def first_id_of(instant: datetime) -> UUID:

@@ -2,14 +2,27 @@
 
 import re
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Any
 
+from django.conf import settings
+
+from jobs.api.authentication import tenant_of
 from jobs.api.filters import NamedFilterSet, QueryFilter, choice, read_uuid
+from jobs.clock import database_now
 from jobs.validation import instants
 from jobs.validation.schema import text
 from runs.api.serializers import STATES
 from runs.history import RunHistory
 from runs.states import Trigger
+
+# Without an explicit bound of planned times no partition older than these is read. What finished later than an instant
+# is looked for among the runs planned up to so long before it; text, among those of the last days.
+LASTS = timedelta(days=2)
+SEARCHED = timedelta(days=7)
+ABOUT_SEARCHED = (
+    f"Of the {SEARCHED.days} days before now or `planned_before`, unless `planned_after` is given."
+)
 
 
 def read_instant(value: str, field: str) -> datetime:
@@ -38,7 +51,38 @@ class RunOfJobFilters(NamedFilterSet):
     planned_before = instant_filter(
         "Before this instant.", lambda runs, _, before: runs.planned_before(before)
     )
+    finished_after = instant_filter(
+        "Finished from this instant on; planned at most "
+        f"{LASTS.days} days before it, unless `planned_after` is given.",
+        lambda runs, _, after: runs.filter(finished_at__gte=after),
+    )
+    finished_before = instant_filter(
+        "Finished before this instant.", lambda runs, _, before: runs.filter(finished_at__lt=before)
+    )
+    error = QueryFilter(
+        f"Part of the error of a run that did not succeed. {ABOUT_SEARCHED}",
+        method=lambda runs, _, part: runs.with_error(part),
+    )
+
+    def filter_queryset(self, runs: RunHistory) -> RunHistory:
+        """Bound the planned times by what is given, so that a filter by something else reads few partitions."""
+        given: dict[str, Any] = self.form.cleaned_data
+        finished_after, finished_before = given["finished_after"], given["finished_before"]
+        if finished_before:
+            # One that was moved to an earlier instant is planned after it finished.
+            runs = runs.planned_before(finished_before + timedelta(days=settings.PARTITIONS_AHEAD_DAYS))
+        if not given["planned_after"]:
+            if finished_after:
+                runs = runs.planned_from(finished_after - LASTS)
+            elif given["error"] or given.get("job_name"):
+                runs = runs.planned_from((given["planned_before"] or database_now()) - SEARCHED)
+        filtered: RunHistory = super().filter_queryset(runs)
+        return filtered
 
 
 class RunFilters(RunOfJobFilters):
+    job_name = QueryFilter(f"Part of the name of the job. {ABOUT_SEARCHED}", method="of_jobs_named")
     job = QueryFilter("The job.", read=read_uuid, schema=text(format="uuid"), field_name="job_id")
+
+    def of_jobs_named(self, runs: RunHistory, _: str, part: str) -> RunHistory:
+        return runs.of_jobs_named(tenant_of(self.request), part)

@@ -16,6 +16,7 @@ from jobs.models import Job
 from runs.models import LiveRun, Run
 from runs.sql import change
 from runs.states import FinalState, LiveState, Trigger
+from tests.support import factories
 from tests.support.api_client import Caller, refusal
 from tests.support.factories import make_finished_run, make_run, make_tenant, post_job
 
@@ -179,9 +180,63 @@ def test_runs_by_state_trigger_and_time(caller: Caller, job: Job) -> None:
     assert ids(caller.get(f"runs?planned_before={with_offset}")) == [str(old.pk)]
 
 
+def test_runs_by_when_they_finished(caller: Caller, job: Job) -> None:
+    now = database_now()
+    hours = [
+        make_finished_run(job, planned_at=now - timedelta(hours=n), finished_at=now - timedelta(hours=n - 1))
+        for n in (2, 4, 6)
+    ]
+    make_run(job)
+    assert ids(caller.get("runs", finished_after=text(now - timedelta(hours=4)))) == [
+        str(run.pk) for run in hours[:2]
+    ]
+    assert ids(caller.get("runs", finished_before=text(now - timedelta(hours=2)))) == [
+        str(run.pk) for run in hours[1:]
+    ]
+    between = {
+        "finished_after": text(now - timedelta(hours=4)),
+        "finished_before": text(now - timedelta(hours=2)),
+    }
+    assert ids(caller.get(f"jobs/{job.pk}/runs", **between)) == [str(hours[1].pk)]
+
+
+def test_a_run_that_took_days_is_found_from_when_it_was_planned(caller: Caller, job: Job) -> None:
+    now = database_now()
+    planned_at = now - timedelta(days=5)
+    long = make_finished_run(job, planned_at=planned_at, finished_at=now)
+    after = text(now - timedelta(hours=1))
+    assert ids(caller.get("runs", finished_after=after)) == []
+    assert ids(caller.get("runs", finished_after=after, planned_after=text(planned_at))) == [str(long.pk)]
+
+
+def test_runs_by_the_name_of_their_job_and_by_their_error(caller: Caller, job: Job) -> None:
+    now = database_now()
+    dead = make_finished_run(job, FinalState.DEAD, error_line="Timeout of the bank: 50% done")
+    make_finished_run(job)
+    other = make_finished_run(post_job(caller.tenant, name="mail"), FinalState.DEAD, error_line="no answer")
+    assert (
+        ids(caller.get("runs", error="TIMEOUT of")) == [str(dead.pk)] == ids(caller.get("runs", error="50%"))
+    )
+    assert ids(caller.get("runs", error="50_")) == []
+    assert ids(caller.get("runs", job_name="MAI")) == [str(other.pk)]
+    assert ids(caller.get(f"jobs/{job.pk}/runs", error="answer")) == []
+    old = make_finished_run(job, FinalState.DEAD, planned_at=now - timedelta(days=9), error_line="long ago")
+    assert ids(caller.get("runs", error="long ago")) == []
+    assert ids(caller.get("runs", error="long ago", planned_after=text(old.planned_at))) == [str(old.pk)]
+    before = text(now - timedelta(days=8))
+    assert ids(caller.get("runs", error="long ago", planned_before=before)) == [str(old.pk)]
+
+
+def test_runs_are_not_found_by_the_names_of_jobs_of_others(caller: Caller) -> None:
+    make_finished_run(post_job(make_tenant(), name="settle"), FinalState.DEAD, error_line="no answer")
+    assert ids(caller.get("runs", job_name="settle")) == [] == ids(caller.get("runs", error="answer"))
+
+
 @pytest.mark.parametrize(
     ("query", "field"),
     [
+        ({"finished_after": "yesterday"}, "finished_after"),
+        ({"finished_before": "2026-11-18"}, "finished_before"),
         ({"state": "asleep"}, "state"),
         ({"trigger": "luck"}, "trigger"),
         ({"planned_after": "yesterday"}, "planned_after"),
@@ -195,21 +250,33 @@ def test_a_bad_filter_is_refused_by_its_name(caller: Caller, query: dict[str, st
     refusal(caller.get("runs", **query), 400, field)
 
 
-def test_a_time_filter_reads_only_the_partitions_of_that_time(caller: Caller, job: Job) -> None:
-    now = database_now()
-    query = {
-        "planned_after": text(now - timedelta(hours=30)),
-        "planned_before": text(now - timedelta(hours=26)),
-    }
+NOW = factories.now()
+
+
+@pytest.mark.parametrize(
+    ("query", "partitions"),
+    [
+        ({"planned_after": NOW - timedelta(hours=30), "planned_before": NOW - timedelta(hours=26)}, 2),
+        ({"finished_after": NOW - timedelta(hours=1), "planned_before": NOW}, 4),
+        ({"error": "answer", "planned_before": NOW}, 9),
+        ({"job_name": "settle", "planned_before": NOW - timedelta(days=2)}, 9),
+    ],
+)
+def test_a_filter_reads_only_the_partitions_of_its_time(
+    caller: Caller, job: Job, query: dict[str, Any], partitions: int
+) -> None:
+    query = {name: given if isinstance(given, str) else text(given) for name, given in query.items()}
     caller.get("runs", **query)
     with CaptureQueriesContext(connection) as queries:
         caller.get("runs", **query)
-    statement = next(q["sql"] for q in queries.captured_queries if '"beatkeeper_run"."id"' in q["sql"])
+    statements = [q["sql"] for q in queries.captured_queries if '"beatkeeper_run"."id"' in q["sql"]]
+    plans = ""
     with connection.cursor() as cursor:
-        cursor.execute("EXPLAIN " + statement)
-        plan = "\n".join(row[0] for row in cursor.fetchall())
-    assert 1 <= len(set(re.findall(r"beatkeeper_run_\d{8}", plan))) <= 2, plan
-    assert "count(" not in statement.lower()
+        for statement in statements:
+            cursor.execute("EXPLAIN " + statement)
+            plans += "\n".join(row[0] for row in cursor.fetchall())
+    assert 1 <= len(set(re.findall(r"beatkeeper_run_\d{8}", plans))) <= partitions, plans
+    assert not any("count(" in statement.lower() for statement in statements)
 
 
 def test_a_page_costs_the_same_queries_whatever_its_size(caller: Caller, job: Job) -> None:
