@@ -30,6 +30,8 @@ def describe(schedule: Schedule) -> str:
 
 def _plain(schedule: Schedule) -> str:
     if isinstance(schedule, Once):
+        if schedule.local and schedule.zone:
+            return f"Once, at {schedule.local.isoformat(' ')}, {schedule.zone.key}"
         return f"Once, at {_instant(schedule.at)}"
     if isinstance(schedule, Interval):
         return f"Every {_duration(schedule.every)}{_bounds(schedule)}"

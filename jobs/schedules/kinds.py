@@ -47,10 +47,16 @@ class OnDemand(Schedule):
 
 @dataclass(frozen=True, kw_only=True)
 class Once(Schedule):
+    """Plan one instant; `local` is how the clock of a zone shows it, if it was given so."""
+
     at: datetime
+    local: datetime | None = None
+    zone: ZoneInfo | None = None
 
     def as_json(self) -> dict[str, object]:
-        return {"at": as_text(self.at), **self._common_as_json()}
+        if self.local is None or self.zone is None:
+            return {"at": as_text(self.at), **self._common_as_json()}
+        return {"at": self.local.isoformat(), "timezone": self.zone.key, **self._common_as_json()}
 
     def first_after(self, after: datetime, anchor: datetime) -> datetime | None:
         return self.at if self.at > after else None

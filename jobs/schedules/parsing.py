@@ -15,12 +15,12 @@ from scheduler_project.sdk.declarations.durations import seconds_of
 
 from .errors import BadSchedule
 from .kinds import EPOCH, Cron, Interval, Once, OnDemand, Schedule
-from .zones import UTC
+from .zones import UTC, first_instant
 
 KEYS = {
     "cron": {"timezone", "start", "end", "calendar", "jitter"},
     "every": {"start", "end", "calendar", "jitter"},
-    "at": {"calendar", "jitter"},
+    "at": {"timezone", "calendar", "jitter"},
 }
 KNOWN_KEYS = ("cron", "timezone", "every", "at", "start", "end", "calendar", "jitter")
 KINDS_HINT = 'one of {"cron": "*/5 * * * *"}, {"every": "PT30S"}, {"at": "2026-11-18T12:00:00Z"}, or null'
@@ -38,6 +38,8 @@ INSTANT = re.compile(
 INSTANT_HINT = (
     "an ISO 8601 instant with its offset, such as 2026-11-18T12:00:00Z or 2026-11-18T13:00:00+01:00"
 )
+
+LOCAL_HINT = "a local time such as 2026-12-24T18:00 beside the timezone, or an instant with its offset alone"
 
 
 def parse(spec: object, hash_id: str = "", calendar: WorkingTime | None = None) -> Schedule:
@@ -70,7 +72,7 @@ def calendar_name(spec: object) -> str | None:
 def _plain(kind: str, given: dict[str, object], hash_id: str) -> Schedule:
     jitter, (start, end) = _jitter(given.get("jitter", 0)), _bounds(given)
     if kind == "at":
-        return Once(at=read_instant(given["at"], "schedule.at"), jitter=jitter)
+        return replace(_once(given), jitter=jitter)
     if kind == "every":
         return Interval(every=_every(given["every"]), start=start, end=end, jitter=jitter)
     return replace(_cron(given, hash_id), start=start, end=end, jitter=jitter)
@@ -126,6 +128,31 @@ def _only_kind(given: dict[str, object]) -> str:
             detail, hint = f"{key} has no meaning beside {kind}", f"it goes with {goes_with}"
             raise BadSchedule(f"schedule.{key}", detail, hint)
     return kind
+
+
+def _once(given: dict[str, object]) -> Once:
+    """Read an instant, or with a zone a local time: in a gap the end of the gap, in a fold the first, as cron's."""
+    at, where = given["at"], "schedule.at"
+    if "timezone" not in given:
+        return Once(at=read_instant(at, where, f"{INSTANT_HINT}; a local time needs a timezone beside it"))
+    zone = read_zone(given["timezone"], "schedule.timezone")
+    match = INSTANT.fullmatch(at) if isinstance(at, str) else None
+    if not match:
+        shown = repr(at[:60]) if isinstance(at, str) else kind_of(at)
+        raise BadSchedule(where, f"{shown} is not a local time", LOCAL_HINT)
+    *numbers, fraction, zulu, sign, _, _ = match.groups()
+    if zulu or sign:
+        raise BadSchedule(where, f"{at} has an offset and a timezone beside it", LOCAL_HINT)
+    if fraction:
+        raise BadSchedule(where, f"{at} has a fraction of a second", LOCAL_HINT)
+    try:
+        local = datetime(*(int(number or 0) for number in numbers))  # type: ignore[arg-type]  # noqa: DTZ001
+        instant = first_instant(zone, local)
+    except (ValueError, OverflowError):
+        raise BadSchedule(where, f"{at} does not exist", LOCAL_HINT) from None
+    if instant < EPOCH:
+        raise BadSchedule(where, f"{at} is before 1970", LOCAL_HINT)
+    return Once(at=instant, local=local, zone=zone)
 
 
 def _cron(given: dict[str, object], hash_id: str) -> Cron:
@@ -227,15 +254,15 @@ def _bounds(given: dict[str, object]) -> tuple[datetime | None, datetime | None]
     return start, end
 
 
-def read_instant(value: object, where: str) -> datetime:
+def read_instant(value: object, where: str, hint: str = INSTANT_HINT) -> datetime:
     if not isinstance(value, str):
-        raise BadSchedule(where, f"{kind_of(value)} is not an instant", INSTANT_HINT)
+        raise BadSchedule(where, f"{kind_of(value)} is not an instant", hint)
     match = INSTANT.fullmatch(value)
     if not match:
-        raise BadSchedule(where, f"{value[:60]!r} is not an instant", INSTANT_HINT)
+        raise BadSchedule(where, f"{value[:60]!r} is not an instant", hint)
     *numbers, fraction, zulu, sign, hours, minutes = match.groups()
     if not zulu and not sign:
-        raise BadSchedule(where, f"{value} has no offset, so it is no instant", INSTANT_HINT)
+        raise BadSchedule(where, f"{value} has no offset, so it is no instant", hint)
     # Most languages write microseconds; the rest of a millisecond is cut off.
     microsecond = int((fraction or "")[:3].ljust(3, "0")) * 1000
     try:
@@ -244,9 +271,9 @@ def read_instant(value: object, where: str) -> datetime:
         local = datetime(year, month, day, hour, minute, second, microsecond, timezone(offset))
         instant = local.astimezone(UTC)
     except (ValueError, OverflowError) as error:
-        raise BadSchedule(where, f"{value} does not exist: {error}", INSTANT_HINT) from None
+        raise BadSchedule(where, f"{value} does not exist: {error}", hint) from None
     if instant < EPOCH:
-        raise BadSchedule(where, f"{value} is before 1970", INSTANT_HINT)
+        raise BadSchedule(where, f"{value} is before 1970", hint)
     return instant
 
 

@@ -1,5 +1,6 @@
 """Read the schedule of a job, and describe it."""
 
+import re
 from collections.abc import Callable
 from datetime import datetime
 
@@ -23,6 +24,8 @@ from jobs.validation import durations
 from jobs.validation.checks import Json, invalid
 from jobs.validation.instants import as_text
 from jobs.validation.schema import DURATION, INSTANT, obj, ref, text
+
+WITH_OFFSET = re.compile(r"([Zz]|[+-]\d\d:\d\d)\s*$")
 
 
 def read_named(
@@ -90,7 +93,8 @@ def _join(parts: Json) -> Json | None:
     if parts["calendar"]:
         kept["calendar"] = {"name": parts["calendar"], "on_closed": parts["on_closed"]}
     if kind == "at":
-        return {"at": parts["at"], **kept}
+        local = {} if WITH_OFFSET.search(parts["at"]) else {"timezone": parts["timezone"] or "UTC"}
+        return {"at": parts["at"], **local, **kept}
     bounds = {name: parts[name] for name in ("start", "end") if parts[name]}
     zone = {"timezone": parts["timezone"] or "UTC"} if kind == "cron" else {}
     return {kind: parts[kind], **zone, **bounds, **kept}
@@ -129,7 +133,17 @@ SCHEMA = {
             required=("cron",),
         ),
         obj({"every": DURATION, "start": INSTANT, "end": INSTANT, **KEPT}, required=("every",)),
-        obj({"at": INSTANT, **KEPT}, required=("at",)),
+        obj(
+            {
+                "at": text("An instant with its offset; beside `timezone`, a local time without one."),
+                "timezone": text(
+                    "Of a local time. One that the clock leaves out is the instant at which it goes on; one that it "
+                    "shows twice is the first."
+                ),
+                **KEPT,
+            },
+            required=("at",),
+        ),
     ],
     "nullable": True,
     "description": "Null: only on demand.",
@@ -164,13 +178,13 @@ SCHEDULE = Field(
         ),
         Input(
             "timezone",
-            help="A name of the IANA database.",
+            help="A name of the IANA database; beside an instant with an offset it counts for nothing.",
             placeholder="America/New_York",
-            only_when=CRON,
+            only_when=f"{CRON} || {AT}",
             beside="cron",
         ),
         Input("every", InputKind.DURATION, placeholder="PT30S", only_when=EVERY),
-        Input("at", InputKind.INSTANT, only_when=AT),
+        Input("at", InputKind.INSTANT, "Without an offset: of the time zone.", only_when=AT),
         Input("start", InputKind.INSTANT, "No planned time before.", "Not before", only_when=BOUNDED),
         Input(
             "end",

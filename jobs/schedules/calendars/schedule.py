@@ -61,8 +61,8 @@ class OnCalendar(Schedule):
             return once.at
         if self.on_closed == EXCLUDE:
             return None
-        moves = Moves(self.working, self.working.zone, self.on_closed == NEXT)
-        return moved(moves, reading(self.working.zone, once.at))
+        zone = once.zone or self.working.zone
+        return moved(Moves(self.working, zone, self.on_closed == NEXT), once.local or reading(zone, once.at))
 
 
 def first_open(base: Schedule, working: WorkingTime, after: datetime, anchor: datetime) -> datetime | None:

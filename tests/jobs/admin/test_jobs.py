@@ -119,6 +119,16 @@ def test_a_job_is_created_through_the_service(staff: Client, tenant: Tenant, poo
     assert (entry.actor_kind, entry.actor, entry.object_id) == ("user", "olga", str(job.pk))
 
 
+def test_a_one_time_job_is_made_in_local_time(staff: Client, tenant: Tenant, pool: Pool) -> None:
+    given = filled(pool, schedule_kind="at", at="2099-12-24 18:00")
+    answer = staff.post(page("job_add"), {**given, "tenant": tenant.pk})
+    assert answer.status_code == 302, answer.context["adminform"].form.errors
+    job = Job.objects.get(tenant=tenant)
+    assert job.spec.schedule == {"at": "2099-12-24T18:00:00", "timezone": "Europe/Berlin"}
+    form = staff.get(page("job_change", job.pk)).context["adminform"].form
+    assert (form["at"].value(), form["timezone"].value()) == ("2099-12-24T18:00:00", "Europe/Berlin")
+
+
 @pytest.mark.parametrize(
     ("changes", "field", "words"),
     [

@@ -36,6 +36,18 @@ def test_an_unknown_overlap_policy_is_answered_with_the_known_ones(caller: Calle
     assert all(policy in error["hint"] for policy in Overlap.values)
 
 
+def test_a_one_time_job_is_given_in_local_time(caller: Caller) -> None:
+    schedule = {"at": "2099-12-24T18:00", "timezone": "Europe/Berlin"}
+    body = caller.post("jobs", job_spec(schedule=schedule)).json()
+    assert body["schedule"] == {"at": "2099-12-24T18:00:00", "timezone": "Europe/Berlin"}
+    assert body["next_run_at"] == "2099-12-24T17:00:00.000Z"
+    assert body["schedule_description"] == "Once, at 2099-12-24 18:00:00, Europe/Berlin"
+    again = caller.post("jobs", job_spec(schedule=body["schedule"])).json()
+    assert again["next_run_at"] == body["next_run_at"]
+    problem = refusal(caller.post("jobs", job_spec(schedule={"at": "2099-12-24T18:00"})), 400, "schedule.at")
+    assert "timezone beside it" in problem["hint"]
+
+
 def test_a_job_is_created_with_its_defaults(caller: Caller) -> None:
     spec = job_spec(name="settle", schedule={"cron": "*/5 * * * *", "timezone": "America/New_York"})
     response = caller.post("jobs", spec)

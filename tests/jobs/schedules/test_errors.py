@@ -127,6 +127,26 @@ OTHERS: list[tuple[object, str, str]] = [
         "schedule.calendar.name",
         "the calendar us is not at hand",
     ),
+    (
+        {"at": "2026-11-18T12:00:00Z", "timezone": "Europe/Berlin"},
+        "schedule.at",
+        "2026-11-18T12:00:00Z has an offset and a timezone beside it",
+    ),
+    (
+        {"at": "2026-11-18T12:00:00.5", "timezone": "UTC"},
+        "schedule.at",
+        "2026-11-18T12:00:00.5 has a fraction of a second",
+    ),
+    ({"at": "tonight", "timezone": "UTC"}, "schedule.at", "'tonight' is not a local time"),
+    ({"at": 5, "timezone": "UTC"}, "schedule.at", "a number is not a local time"),
+    ({"at": "2026-02-30T12:00", "timezone": "UTC"}, "schedule.at", "2026-02-30T12:00 does not exist"),
+    ({"at": "0001-01-01T00:00", "timezone": "Asia/Tokyo"}, "schedule.at", "0001-01-01T00:00 does not exist"),
+    ({"at": "1969-12-31T23:00", "timezone": "UTC"}, "schedule.at", "1969-12-31T23:00 is before 1970"),
+    (
+        {"at": "2026-12-24T18:00", "timezone": "Berlin"},
+        "schedule.timezone",
+        "Berlin is not a known time zone",
+    ),
     ({"every": 30, "timezone": "UTC"}, "schedule.timezone", "timezone has no meaning beside every"),
     (
         {"at": "2026-11-18T12:00:00Z", "end": "2027-01-01T00:00:00Z"},
