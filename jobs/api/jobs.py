@@ -1,6 +1,8 @@
 """Serve jobs: list, create, read, edit and delete them."""
 
+from collections import defaultdict
 from collections.abc import Iterable
+from uuid import UUID
 
 from django.db.models import F, QuerySet
 from rest_framework.request import Request
@@ -16,9 +18,11 @@ from jobs.api.requests import BASE, answer_once, instant, read_id
 from jobs.api.views import ListView
 from jobs.clock import database_now
 from jobs.errors import InvalidInput
-from jobs.models import Job, JobStatus, JobVersion, Role
+from jobs.models import Job, JobStatus, JobVersion, Override, Role
 from jobs.services import definition as services
 from jobs.services.missed import missed_json, missed_so_far
+from jobs.services.occurrences import next_run_of
+from jobs.services.overrides import open_overrides
 from jobs.spec.fields import FIELDS, stored
 from jobs.spec.schedule import describe_schedule
 from jobs.spec.targets import KINDS, availability
@@ -63,7 +67,10 @@ COMPONENTS = {
                 "description": "In the answer to one job: what was accepted, and will not do much as things are.",
             },
             "schedule_description": text(),
-            "next_run_at": MAYBE_INSTANT,
+            "next_run_at": {
+                **MAYBE_INSTANT,
+                "description": "When its next run goes: past skipped times, and with moved ones.",
+            },
             "estimated_start_at": {**MAYBE_INSTANT, "description": "In the answer to a creation."},
             "created_at": INSTANT,
             "updated_at": INSTANT,
@@ -141,8 +148,11 @@ def sees_secrets(request: Request) -> bool:
     return principal_of(request).may(Role.ADMIN)
 
 
-def job_json(job: Job, spec: JobVersion, *, secrets: bool) -> Json:
-    """Render a job so that its fields can be posted again; without `secrets`, secret values are redacted."""
+def job_json(job: Job, spec: JobVersion, overrides: Iterable[Override] = (), *, secrets: bool) -> Json:
+    """Render a job so that its fields can be posted again; without `secrets`, secret values are redacted.
+
+    `overrides` are those that are not done yet.
+    """
     fields = {name: field.as_json(stored(field, job, spec)) for name, field in FIELDS.items()}
     if not secrets:
         fields.update({name: redact(fields[name]) for name, field in FIELDS.items() if field.redacted})
@@ -157,7 +167,7 @@ def job_json(job: Job, spec: JobVersion, *, secrets: bool) -> Json:
         "missed_so_far": None,
         "version": job.version,
         "schedule_description": schedule_description(spec),
-        "next_run_at": instant(job.clock.next_run_at),
+        "next_run_at": instant(next_run_of(job, spec, overrides)),
         "created_at": instant(job.created_at),
         "updated_at": instant(job.updated_at),
         "links": {"self": address, **{name: f"{address}/{name}" for name in LINKS}},
@@ -165,11 +175,14 @@ def job_json(job: Job, spec: JobVersion, *, secrets: bool) -> Json:
 
 
 def jobs_json(jobs: Iterable[Job], *, secrets: bool) -> list[Json]:
-    """Render jobs with one query for all their versions."""
+    """Render jobs with one query for all their versions, and one for their overrides."""
     jobs = list(jobs)
+    overrides: defaultdict[UUID, list[Override]] = defaultdict(list)
+    for override in Override.objects.filter(job__in=[job.pk for job in jobs], done_at=None):
+        overrides[override.job_id].append(override)
     specs = JobVersion.objects.filter(job__in=[job.pk for job in jobs], version=F("job__version"))
     by_job = {spec.job_id: spec for spec in specs}
-    return [job_json(job, by_job[job.pk], secrets=secrets) for job in jobs]
+    return [job_json(job, by_job[job.pk], overrides[job.pk], secrets=secrets) for job in jobs]
 
 
 def one_job_json(request: Request, job_id: str) -> Json:
@@ -178,7 +191,7 @@ def one_job_json(request: Request, job_id: str) -> Json:
     spec = job.spec
     missed = missed_so_far(job, spec, database_now())
     return {
-        **job_json(job, spec, secrets=sees_secrets(request)),
+        **job_json(job, spec, open_overrides(job), secrets=sees_secrets(request)),
         "missed_so_far": missed_json(missed) if missed else None,
         "warnings": _warnings(job, spec),
     }

@@ -15,6 +15,8 @@ from jobs.api.views import ResourceView
 from jobs.clock import database_now
 from jobs.models import JobStatus
 from jobs.services.missed import missed_json, missed_so_far
+from jobs.services.occurrences import next_run_of
+from jobs.services.overrides import open_overrides
 from jobs.validation.schema import ref, text
 from runs.api.runs import find_run
 from runs.api.serializers import ReasonCodeField, ReasonTextField, RunStateSerializer
@@ -83,7 +85,7 @@ class ExplainJob(ResourceView):
         return self.answer(
             {
                 "status": job.status,
-                "next_run_at": job.clock.next_run_at,
+                "next_run_at": next_run_of(job, job.spec, open_overrides(job)),
                 "obstacles": obstacles_of_job(job, now),
                 "missed_so_far": missed_json(missed) if missed else None,
                 "suspended": waiting_spans(job),

@@ -52,6 +52,35 @@ def test_a_time_is_skipped_shown_and_restored(caller: Caller, job: Job) -> None:
     assert not ahead(caller, job)[0]["skipped"]
 
 
+def test_the_next_run_is_past_skipped_times_and_with_moved_ones(caller: Caller, job: Job) -> None:
+    first, second, third, *_ = times(caller, job)
+
+    def next_run() -> str:
+        [listed] = caller.get("jobs").json()["results"]
+        explained = caller.get(f"jobs/{job.pk}/explain").json()
+        found: str = caller.get(f"jobs/{job.pk}").json()["next_run_at"]
+        assert listed["next_run_at"] == found == explained["next_run_at"]
+        return found
+
+    def change(planned_at: str, **how: Any) -> None:
+        assert caller.post(f"jobs/{job.pk}/times", {"planned_at": planned_at, **how}).status_code == 201
+
+    change(first, skip=True)
+    assert next_run() == second
+    change(second, move_to=later(third, HOUR / 2))
+    assert next_run() == third
+    change(third, skip=True)
+    assert next_run() == later(third, HOUR / 2)
+    change(first, move_to=later(first, HOUR / 2))
+    assert next_run() == later(first, HOUR / 2)
+
+
+def test_a_job_whose_last_times_are_skipped_has_no_next_run(caller: Caller) -> None:
+    job = post_job(caller.tenant, schedule={"at": "2099-01-01T00:00:00Z"})
+    answer = caller.post(f"jobs/{job.pk}/times", {"planned_at": "2099-01-01T00:00:00Z", "skip": True})
+    assert answer.status_code == 201 and caller.get(f"jobs/{job.pk}").json()["next_run_at"] is None
+
+
 def test_a_time_is_moved(caller: Caller, job: Job) -> None:
     first, second, *_ = times(caller, job)
     to = later(first, -HOUR / 2)
