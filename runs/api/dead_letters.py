@@ -4,19 +4,20 @@ from typing import Any
 from uuid import UUID
 
 from django.db.models import QuerySet
+from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema_field, extend_schema_view
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from jobs.api.authentication import tenant_of
-from jobs.api.filters import NamedFilterSet, QueryFilter, choice
-from jobs.api.openapi import operation
+from jobs.api.filters import NamedFilterSet, QueryFilter, choice, read_uuid
+from jobs.api.openapi import operation, query
 from jobs.api.requests import read_id, refuse_unknown_query
 from jobs.api.serializers import InstantField, LinksField, PlainField
 from jobs.api.views import ListView, ResourceView
 from jobs.models import Job
-from jobs.validation.checks import Json
+from jobs.validation.checks import Json, invalid
 from jobs.validation.schema import obj, text
 from runs.api.redrives import RedriveSerializer, read_fingerprint
 from runs.api.serializers import ErrorField
@@ -91,16 +92,24 @@ class DeadGroups(ResourceView):
         "list_dead_letters",
         "Dead runs that wait for a decision, by error",
         errors=(400,),
+        parameters=(query("job", "Only groups with dead runs of this job.", OpenApiTypes.UUID),),
         about="The latest death first. Decide by group or by run: redrive it, or dismiss it with a note.",
     )
     def get(self, request: Request) -> Response:
-        refuse_unknown_query(request, ())
+        refuse_unknown_query(request, ("job",))
         tenant = tenant_of(request)
         found = dead_letters.groups([tenant.pk])
+        more = len(found) >= MAX_GROUPS
+        if (given := request.query_params.get("job")) is not None:
+            job = read_uuid(given, "job")
+            if job is None:
+                raise invalid("job", "the job is empty", "ids are UUIDs; leave it out for all jobs")
+            wanted = dead_letters.fingerprints_of(tenant, job)
+            found = [group for group in found if group.fingerprint in wanted]
         working = Redrive.objects.filter(tenant=tenant, state=RedriveState.WORKING)
         redrives = {redrive.fingerprint: redrive for redrive in working}
         context = {"jobs": dead_letters.jobs_of(found), "redrives": redrives}
-        groups = {"results": found, "more": len(found) >= MAX_GROUPS}
+        groups = {"results": found, "more": more}
         return Response(DeadGroupsSerializer(groups, context=context).data)
 
 

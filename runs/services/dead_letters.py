@@ -77,6 +77,13 @@ def groups(tenants: Sequence[int] | None, fingerprint: str | None = None) -> lis
     return [Group(*row.values()) for row in found]
 
 
+def fingerprints_of(tenant: Tenant, job: UUID) -> set[str]:
+    """Return the groups that a job has open dead letters in, of its latest ones up to a bound."""
+    letters = DeadLetter.objects.filter(tenant=tenant, job=job, decision=DeadLetterDecision.OPEN)
+    latest = letters.order_by("-died_at", "-run_id").values_list("fingerprint", flat=True)
+    return set(latest[:MAX_COUNTED])
+
+
 @transaction.atomic
 def redrive(
     tenant: Tenant, ids: Sequence[UUID], given: object = None, *, reason: str = "", of: Redrive | None = None

@@ -72,6 +72,18 @@ def test_a_group_is_asked_for_a_job_or_a_decision(caller: Caller, job: Job) -> N
     assert "open" in refusal(caller.get("dead-letters/f00d", decision="later"), 400, "decision")["hint"]
 
 
+def test_groups_are_asked_for_a_job(caller: Caller, job: Job) -> None:
+    make_dead(post_job(caller.tenant), fingerprint="beef")
+    make_dead(job)
+    assert len(read(caller.get("dead-letters"))["results"]) == 2
+    (group,) = read(caller.get("dead-letters", job=str(job.pk)))["results"]
+    assert group["fingerprint"] == "f00d"
+    theirs = make_dead(post_job(make_tenant()))
+    assert read(caller.get("dead-letters", job=str(theirs.job_id)))["results"] == []
+    for given in ("", "settle"):
+        refusal(caller.get("dead-letters", job=given), 400, "job")
+
+
 def test_chosen_runs_are_redriven_with_another_input(caller: Caller, job: Job) -> None:
     dead = [make_dead(job) for _ in range(2)]
     ids = [str(run.pk) for run in dead]
