@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import cached_property, partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from celery import Celery
 from celery.app.task import Task
 from celery.local import Proxy
 
+from .declarations.checks import InvalidDeclaration, text_of, with_texts
 from .declarations.job_options import JobOptions, declaration, refuse_unknown_options
 from .declarations.task_options import policy_of_task, timeout_of_task
 from .execution.claim_loop import ClaimLoop
@@ -103,13 +105,19 @@ class Beatkeeper:
     def job(self, name: str | None = None, **options: Unpack[JobOptions]) -> Declares:
         """Declare a job that runs the task below it. The task is returned as it is, with `run_now` and `schedule`."""
         refuse_unknown_options(options)
-        # A mistake is raised here, where it was made, and not at the worker's start.
-        declaration("", name, options)
+        # The class is looked at, because a task without the parentheses would be evaluated by isinstance.
+        if name is not None and not issubclass(type(name), str):
+            raise TypeError("@keeper.job takes a job's name and options: write @keeper.job() above @app.task")
 
         def declare(task: Any) -> Any:
             # `@app.task` returns a proxy until the app is finalized; evaluating it would finalize the app too early.
             if not isinstance(task, (Proxy, Task)):
                 raise TypeError("@keeper.job belongs above @app.task: it takes a Celery task")
+            # A mistake is raised here, where it was made, and not at the worker's start.
+            try:
+                declaration("", name, with_texts(options, lambda lazy: "its text"))
+            except InvalidDeclaration as mistake:
+                raise cannot_be_declared(task, mistake) from None
             self._declared.append((task, name, options))
             methods = {name: partial(self._of_present_keeper, name) for name in ("run_now", "schedule")}
             give_methods(self.app, task, methods)
@@ -122,18 +130,28 @@ class Beatkeeper:
         return partial(self.targets.add, kind)
 
     def declarations(self) -> list[dict[str, Any]]:
-        """List the declared jobs. For a task that is declared twice by one name the later declaration counts."""
-        found = [{**self._declaration(*declared), "source": self.source} for declared in self._declared]
+        """List the declared jobs, each with the code base that declares it."""
+        return [{**spec, "source": self.source} for spec in self._specs()]
+
+    def _specs(self, task: str | None = None) -> list[dict[str, Any]]:
+        """List the jobs that are declared, or those of one task.
+
+        For a task that is declared twice by one name the later declaration counts.
+        """
+        found = [self._spec(*declared) for declared in self._declared if task in (None, declared[0].name)]
         return list({(one["name"], one["target"]["task"]): one for one in found}.values())
 
-    def _declaration(self, task: Any, name: str | None, options: JobOptions) -> dict[str, Any]:
+    def _spec(self, task: Any, name: str | None, options: JobOptions) -> dict[str, Any]:
         """Give a job without a policy or a timeout those of its task."""
-        given = options.copy()
-        if given.get("retry") is None and given.get("retries") is None:
-            given["retry"] = policy_of_task(task)
-        if given.get("timeout") is None:
-            given["timeout"] = timeout_of_task(task)
-        return declaration(task.name, name, given)
+        try:
+            given = with_texts(options, text_of)
+            if given.get("retry") is None and given.get("retries") is None:
+                given["retry"] = policy_of_task(task)
+            if given.get("timeout") is None:
+                given["timeout"] = timeout_of_task(task)
+            return declaration(task.name, name, given)
+        except Exception as error:
+            raise cannot_be_declared(task, error) from error
 
     @property
     def source(self) -> str:
@@ -154,7 +172,7 @@ class Beatkeeper:
         The same `key` again is the same run. Raise PlatformAway without an answer in time, and PlatformRefused when the
         platform refuses.
         """
-        declared = declaration_of(self.declarations(), task.name, job)
+        declared = declaration_of(self._specs(task.name), task.name, job)
         if declared is None:
             raise ValueError(f"The task {task.name} is not declared: put @keeper.job() above it")
         return self._request(run_at_once(declared, key or uuid4().hex, as_input(args, kwargs)), declared)
@@ -170,7 +188,7 @@ class Beatkeeper:
         key: str | None = None,
     ) -> RequestedRun:
         """Request one run of the task at an instant, as a job of its own with all that was declared for the task."""
-        declared = declaration_of(self.declarations(), task.name, job) or declaration(task.name, None, {})
+        declared = declaration_of(self._specs(task.name), task.name, job) or declaration(task.name, None, {})
         return self._request(run_once(declared, key or uuid4().hex, at, as_input(args, kwargs)), declared)
 
     def _of_present_keeper(self, method: str, *arguments: Any, **options: Any) -> Any:
@@ -277,3 +295,11 @@ class Beatkeeper:
     def work_in(self, runtime: Runtime) -> ClaimLoop:
         self.claim_loop = ClaimLoop(runtime, self.targets)
         return self.claim_loop
+
+
+def cannot_be_declared(task: Any, mistake: Exception) -> InvalidDeclaration:
+    """Name the task. A proxy is evaluated for its name, as there will be no app that this could be too early for."""
+    name = "below @keeper.job"
+    with suppress(Exception):
+        name = task.name
+    return InvalidDeclaration(f"The task {name} cannot be declared: {mistake}")

@@ -269,6 +269,17 @@ def sleeping_group(attempt: TargetCall) -> None:
 if os.environ.get("SAMPLE_DECLARES"):
     keeper.job("sample", every=60)(succeeds)
 
+
+class Promise:
+    """A lazy translation, by the name of Django's class, that cannot be evaluated."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no catalog")
+
+
+if os.environ.get("SAMPLE_DECLARES_BADLY"):
+    keeper.job("sample", tags={"of": Promise()})(succeeds)  # type: ignore[dict-item]
+
 if os.environ.get("SAMPLE_KEPT_TWICE"):
     Beatkeeper(app)
 

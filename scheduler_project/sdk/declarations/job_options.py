@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from functools import partial
-from typing import Any, NamedTuple, TypedDict
+from functools import cache, partial
+from typing import Any, NamedTuple, TypedDict, get_args, get_origin, get_type_hints
 
-from .checks import InvalidDeclaration, instant, one_of, seconds
+from .checks import InvalidDeclaration, as_json, instant, one_of, seconds
 from .retry_options import read_breaker, read_retry
 
 OVERLAPS = ("skip", "buffer_one", "buffer_all", "cancel_other", "terminate_other", "allow_all")
 ON_CLOSED = ("exclude", "next", "previous")
 CATCH_UPS = ("last", "skip", "all")
 MAX_PRIORITY = 1000
+TYPE_NAMES: Mapping[type, str] = {Mapping: "dict", Sequence: "list"}
 
 
 class JobOptions(TypedDict, total=False):
@@ -45,14 +46,31 @@ class JobOptions(TypedDict, total=False):
 def declaration(task: str, name: str | None, options: JobOptions) -> dict[str, Any]:
     """Write the options as a spec. A job without a schedule runs on demand, so that field is always written."""
     given: Mapping[str, Any] = options
-    args, kwargs = list(given.get("args") or ()), dict(given.get("kwargs") or {})
+    refuse_wrong_types(given)
+    args, kwargs = as_json("args", given.get("args") or []), as_json("kwargs", given.get("kwargs") or {})
     target = {"kind": "celery", "task": task, "args": args, "kwargs": kwargs}
     spec: dict[str, Any] = {"name": name or task, "target": target}
     for field, (names, read, _) in FIELDS.items():
-        value = read(*map(given.get, names))
+        value = as_json(field, read(*map(given.get, names)))
         if value is not None or field == "schedule":
             spec[field] = value
     return spec
+
+
+def refuse_wrong_types(given: Mapping[str, Any]) -> None:
+    for option, value in given.items():
+        types = types_of(option)
+        text_as_list = isinstance(value, (str, bytes)) and Sequence in types
+        if value is not None and types and (text_as_list or not isinstance(value, types)):
+            known = " or ".join(TYPE_NAMES.get(one, one.__name__) for one in types)
+            raise InvalidDeclaration(f"{option} takes {known}, not {type(value).__name__}.")
+
+
+@cache
+def types_of(option: str) -> tuple[type, ...]:
+    """Return the types that an option's annotation allows beside None; none: its reader looks at what it gets."""
+    hint = get_type_hints(JobOptions)[option]
+    return tuple(get_origin(one) or one for one in get_args(hint) if one is not type(None))
 
 
 def refuse_unknown_options(options: Mapping[str, Any]) -> None:

@@ -32,6 +32,8 @@ def read_retry(retries: int | None, retry: Mapping[str, Any] | None) -> dict[str
             policy[key] = seconds(key, policy[key])
     for key in NAMED_CLASSES:
         if key in policy:
+            if not isinstance(policy[key], (list, tuple, set, frozenset)):
+                raise InvalidDeclaration(f"retry[{key!r}]={policy[key]!r} is no list of exceptions or names.")
             policy[key] = [name_of(error) for error in policy[key]]
     return policy
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 from uuid import UUID
 
+from ..declarations.checks import as_json
 from ..declarations.plan import DeclaredJob
 
 Declarations = Sequence[dict[str, Any]]
@@ -78,9 +78,4 @@ def as_input(args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> di
         given["args"] = list(args)
     if kwargs is not None:
         given["kwargs"] = dict(kwargs)
-    for name, value in given.items():
-        try:
-            given[name] = json.loads(json.dumps(value, allow_nan=False))
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{name} cannot be written as JSON: {error}") from None
-    return given
+    return {name: as_json(name, value) for name, value in given.items()}

@@ -53,9 +53,11 @@ class SupervisorStep(bootsteps.StartStopStep):
                 self.supervisor = w.beatkeeper = WorkerSupervisor(keeper.spool_folder, config)
         except ImportError as missing:
             refusal = f"{missing.name} is not installed; a ledger over PostgreSQL needs beatkeeper[db]."
-        except (OSError, ValueError, AttributeError) as error:
-            # The host's own tasks do not depend on us.
+        except (OSError, ValueError) as error:
             refusal = str(error)
+        except Exception as error:
+            # Whatever it is: the host's own tasks do not depend on us.
+            refusal = f"{type(error).__name__}: {error}"
         if refusal:
             logger.error("Beatkeeper takes no runs in this worker: %s", refusal)
         return not refusal

@@ -1,9 +1,12 @@
-from datetime import datetime, timedelta, timezone
+import threading
+from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 from celery import Celery
+from celery.schedules import crontab, schedule
 
 from jobs.models import Overlap
 from jobs.spec import fields
@@ -123,7 +126,7 @@ def test_what_is_wrong_with_them_is_said_at_once(
     keeper: Beatkeeper, options: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(InvalidDeclaration, match=said):
-        keeper.job(**options)
+        declared(keeper, **options)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +195,7 @@ def test_a_schedule_is_written_as_the_api_reads_it(
 )
 def test_a_mistake_is_raised_where_it_was_made(keeper: Beatkeeper, options: dict[str, Any]) -> None:
     with pytest.raises(InvalidDeclaration):
-        keeper.job(**options)
+        declared(keeper, **options)
 
 
 def test_each_option_fills_one_field() -> None:
@@ -204,6 +207,74 @@ def test_each_option_fills_one_field() -> None:
 def test_an_unknown_option_is_refused(keeper: Beatkeeper) -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'evry'"):
         keeper.job(evry=60)  # type: ignore[call-arg]
+
+
+def test_a_decorator_without_parentheses_is_refused(keeper: Beatkeeper) -> None:
+    with pytest.raises(TypeError, match=r"write @keeper\.job\(\) above"):
+        keeper.job(keeper.app.task(name="shop.settle", shared=False)(nothing))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"kwargs": {"day": date(2026, 1, 1)}}, "kwargs cannot be written as JSON: Object of type date"),
+        ({"args": [b"x"]}, "args cannot be written as JSON: Object of type bytes"),
+        ({"kwargs": {"price": Decimal("1.5")}}, "kwargs cannot be written as JSON: Object of type Decimal"),
+        ({"kwargs": {"x": float("nan")}}, "kwargs cannot be written as JSON: Out of range"),
+        ({"kwargs": {(1, 2): 3}}, "kwargs cannot be written as JSON: keys must be str"),
+        ({"tags": {"since": date(2026, 1, 1)}}, "tags cannot be written as JSON"),
+        ({"breaker": {"failures": date(2026, 1, 1)}}, "breaker cannot be written as JSON"),
+        ({"args": "abc"}, "args takes list, not str"),
+        ({"description": 5}, "description takes str, not int"),
+        ({"cron": crontab(minute="*/30")}, "cron takes str, not crontab"),
+        ({"every": schedule(30)}, "is no number of seconds, no timedelta"),
+        ({"every": float("nan")}, "not above zero"),
+        ({"retry": [5]}, "retry takes dict, not list"),
+        ({"catch_up": 5}, "catch_up takes str or dict, not int"),
+    ],
+)
+def test_a_value_that_cannot_be_declared_names_task_and_option(
+    keeper: Beatkeeper, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(InvalidDeclaration, match=f"^The task shop.settle cannot be declared: .*{said}"):
+        declared(keeper, **options)
+    assert keeper.declarations() == []
+
+
+class Promise:
+    """A lazy translation, recognized by the name of Django's class."""
+
+    def __init__(self, text: str, mistake: Exception | None = None) -> None:
+        self.text, self.mistake = text, mistake
+        self.threads: list[threading.Thread] = []
+
+    def __str__(self) -> str:
+        self.threads.append(threading.current_thread())
+        if self.mistake:
+            raise self.mistake
+        return self.text
+
+
+def test_a_lazy_translation_is_text_when_it_is_declared(keeper: Beatkeeper) -> None:
+    """Outside the thread of a request, whose language must not decide what is declared."""
+    lazy = Promise("settles")
+    task = keeper.app.task(name="shop.settle", shared=False)(nothing)
+    keeper.job(description=lazy, tags={"what": lazy}, kwargs={"titles": [lazy, (1, 2)]})(task)  # type: ignore[arg-type, dict-item]
+    assert lazy.threads == []
+    [found] = keeper.declarations()
+    assert (found["description"], found["tags"]) == ("settles", {"what": "settles"})
+    assert found["target"]["kwargs"] == {"titles": ["settles", [1, 2]]}
+    assert threading.current_thread() not in lazy.threads
+
+
+def test_a_translation_that_fails_is_the_mistake_of_its_task_alone(keeper: Beatkeeper) -> None:
+    wrong = Promise("", RuntimeError("no catalog"))
+    keeper.job(description=wrong)(keeper.app.task(name="shop.wrong", shared=False)(nothing))  # type: ignore[arg-type]
+    good = keeper.job()(keeper.app.task(name="shop.good", shared=False)(nothing))
+    with pytest.raises(InvalidDeclaration, match=r"The task shop\.wrong cannot be declared: no catalog"):
+        keeper.declarations()
+    keeper.app.conf.task_always_eager = True
+    assert keeper.run_now(good).succeeded
 
 
 def test_a_plain_function_is_refused(keeper: Beatkeeper) -> None:
@@ -238,7 +309,7 @@ def test_bounds_of_a_schedule_and_of_a_job(keeper: Beatkeeper) -> None:
 )
 def test_bounds_that_make_no_sense(keeper: Beatkeeper, options: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidDeclaration, match=said):
-        keeper.job(**options)
+        declared(keeper, **options)
 
 
 def test_declarations_reach_the_ledger_when_a_worker_starts(processes: Processes, tmp_path: Path) -> None:

@@ -62,13 +62,15 @@ def test_a_policy_and_a_breaker_are_declared_as_the_platform_reads_them(keeper: 
         ({"retry": {"backoff": "quadratic"}}, "exponential, linear, fixed, immediate"),
         ({"retry": {"jitter": "half"}}, "full, none"),
         ({"retry": {"base": "5 s"}}, "ISO 8601"),
+        ({"retry": {"permanent": "ValueError"}}, "no list of exceptions or names"),
+        ({"retry": {"permanent": ValueError}}, "no list of exceptions or names"),
         ({"breaker": {"cooldown": 5}}, "failures"),
         ({"breaker": {"failures": 5, "window": 5}}, "failures, cooldown"),
     ],
 )
 def test_a_mistake_is_said_where_it_is_made(keeper: Beatkeeper, options: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidDeclaration, match=said):
-        keeper.job(every=60, **options)
+        declared(keeper, **options)
 
 
 @pytest.mark.parametrize(

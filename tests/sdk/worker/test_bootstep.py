@@ -38,6 +38,20 @@ def test_an_app_whose_factory_was_called_twice_takes_its_runs(stage: CeleryStage
     wait_until(stage.ledger.declared, 10, "what was declared with the first keeper")
 
 
+def test_a_job_that_cannot_be_declared_leaves_the_hosts_worker_alone(stage: CeleryStage) -> None:
+    worker = stage.processes.python(
+        *("celery", "-A", "tests.support.sample_tasks", "worker", "-l", "INFO", "-c", "1"),
+        *("-Q", stage.host_queue, "-n", "badly@host"),
+        env=stage.environment(SAMPLE_BROKER_URL=stage.host_broker, SAMPLE_DECLARES_BADLY="1"),
+    )
+    worker.wait_for_output(
+        "Beatkeeper takes no runs in this worker: The task tests.succeeds cannot be declared: no catalog"
+    )
+    worker.wait_for_output("ready.")
+    stage.send("tests.succeeds", 7)
+    wait_until(lambda: stage.events("succeeds"), 20, "the host's own task")
+
+
 @pytest.mark.parametrize("pool", ["prefork", "solo"])
 def test_an_app_that_takes_only_pickles_takes_wakeups(stage: CeleryStage, pool: str) -> None:
     """As apps did before Celery 4. Wake-ups are JSON and stay so: nothing of a queue's is unpickled."""
