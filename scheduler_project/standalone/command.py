@@ -33,7 +33,9 @@ HOST = "127.0.0.1"
 SLOTS = "4"
 ANSWER_SECONDS = 90.0
 FIRST_RUN_SECONDS = 15.0
-# The worker ends first, while it can still report; the database ends last.
+# How long a worker may finish what it runs when all is stopped; the rest is given back, for the next start.
+DRAIN_SECONDS = "1"
+# The database ends last, because the others report to it.
 STOP_SECONDS = {"worker": 30.0, "scheduler": 15.0, "api": 15.0}
 DOWN_SECONDS = 120.0
 
@@ -115,7 +117,7 @@ class Standalone:
             state.make_folder(self.folder / name, 0o700)
         database_url = self._start_database()
         self._refuse_foreign_tables(database_url)
-        self.env = os.environ | {
+        started_with = {
             "DATABASE_URL": database_url,
             "SECRET_KEY": os.environ.get("SECRET_KEY") or state.secret_key(self.folder),
             "ENCRYPTION_KEYS": os.environ.get("ENCRYPTION_KEYS") or state.encryption_keys(self.folder),
@@ -124,11 +126,12 @@ class Standalone:
             "BEATKEEPER_COMMANDS_AS_WORKER": os.environ.get("BEATKEEPER_COMMANDS_AS_WORKER")
             or ("1" if self.database else "0"),
             "BEATKEEPER_SPOOL_DIR": os.environ.get("BEATKEEPER_SPOOL_DIR") or str(self.folder / "spool"),
+            "BEATKEEPER_DRAIN_SECONDS": os.environ.get("BEATKEEPER_DRAIN_SECONDS") or DRAIN_SECONDS,
             # Files are served from where they are installed; this folder must only exist.
             "BEATKEEPER_STATIC_ROOT": str(self.folder / "static"),
             "BEATKEEPER_PUBLIC_URL": self.address,
-            "PYTHONUNBUFFERED": "1",
         }
+        self.env = os.environ | started_with | {"PYTHONUNBUFFERED": "1"}
         self._manage("migrate", "--no-input")
         self._manage("demo", "--credentials-file", str(self.credentials))
         self.children = self._processes()
@@ -238,11 +241,13 @@ class Standalone:
                 say(news)
 
     def _end(self) -> None:
-        """Stop each child, and kill it with its descendants after its time limit."""
+        """Stop all children at once, and kill each with its descendants after its time limit."""
         if self.children:
             say("stopping ...")
         for child in self.children:
-            child.stop(STOP_SECONDS[child.name])
+            child.ask_to_stop()
+        for child in self.children:
+            child.end(STOP_SECONDS[child.name])
         if self.database is not None:
             self.database.stop()
 

@@ -92,11 +92,14 @@ class SupervisedProcess:
             self.start()
         return None
 
-    def stop(self, seconds: float) -> None:
-        """Ask the process to stop, wait so long, then kill what is left of its process group."""
+    def ask_to_stop(self) -> None:
+        if self.process is not None:
+            self.process.terminate()
+
+    def end(self, seconds: float) -> None:
+        """Wait so long for a process that was asked to stop, then kill what is left of its process group."""
         if self.process is None:
             return
-        self.process.terminate()
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(seconds)
         self.kill()

@@ -42,7 +42,7 @@ def children(tmp_path: Path) -> Iterator[Children]:
     yield children
     for child in children.made:
         child.kill()
-        child.stop(5)
+        child.end(5)
 
 
 def test_a_child_that_keeps_dying_is_started_again_later_each_time(children: Children) -> None:
@@ -61,7 +61,8 @@ def test_a_child_that_ignores_sigterm_is_killed_when_its_time_is_up(children: Ch
     child = children.make(STUBBORN)
     child.start()
     wait_until(lambda: "up" in child.log.read_text(), what="the child")
-    child.stop(0.2)
+    child.ask_to_stop()
+    child.end(0.2)
     assert not child.is_alive()
 
 
@@ -69,7 +70,8 @@ def test_what_a_child_started_ends_with_it(children: Children) -> None:
     child = children.make(WITH_CHILD)
     child.start()
     grandchild = int(wait_until(lambda: child.log.read_text().strip(), what="the grandchild"))
-    child.stop(5)
+    child.ask_to_stop()
+    child.end(5)
     wait_until(lambda: not is_running(grandchild), what="the end of the grandchild")
 
 
