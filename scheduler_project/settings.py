@@ -16,7 +16,9 @@ BASE_DIR = Path(__file__).resolve().parent.parent
 DEBUG = env.boolean("BEATKEEPER_DEBUG", False)
 SECRET_KEY = env.text("SECRET_KEY")
 if not SECRET_KEY:
-    raise ImproperlyConfigured("SECRET_KEY is not set: put a long random text into the environment")
+    raise ImproperlyConfigured(
+        "SECRET_KEY is not set: put a long random text into the environment, or start with `make up`"
+    )
 # Of the tenants' secrets: the first encrypts, each decrypts. Without one no secret can be saved.
 ENCRYPTION_KEYS = env.encryption_keys("ENCRYPTION_KEYS")
 ALLOWED_HOSTS = env.names("BEATKEEPER_ALLOWED_HOSTS", "localhost,127.0.0.1,[::1]")

@@ -132,6 +132,8 @@ class Standalone:
             "BEATKEEPER_PUBLIC_URL": self.address,
         }
         self.env = os.environ | started_with | {"PYTHONUNBUFFERED": "1"}
+        # For `manage.py`. Of another database than our own the URL is not ours to keep.
+        state.keep_settings(self.folder, started_with if self.database is not None else None)
         self._manage("migrate", "--no-input")
         self._manage("demo", "--credentials-file", str(self.credentials))
         self.children = self._processes()

@@ -2,12 +2,13 @@
 
 import fcntl
 import hashlib
+import json
 import os
 import pwd
 import secrets
 import subprocess
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
@@ -15,6 +16,9 @@ from typing import Any, Self
 from scheduler_project.sdk.shared.folder import write_privately
 
 SYSTEM_FOLDER = Path("/var/lib/beatkeeper")
+SETTINGS = "settings.json"
+# Settings whose names do not begin with BEATKEEPER_, and which `make up` leaves as they are.
+SETTINGS_OF_OTHERS = ("CELERY_BROKER_URL", "SENTRY_DSN")
 # A user to run programs as; PostgreSQL refuses to run as root.
 Account = pwd.struct_passwd
 
@@ -67,12 +71,16 @@ def choose(checkout: Path, wanted: str, account: Account | None) -> Path:
             who = f"the user {account.pw_name}, who runs PostgreSQL there"
             raise CannotStart(f"{folder} cannot be entered by {who}")
     else:
-        folder = checkout / "var"
+        folder, of_system = default_folders(checkout)
         if account and not _prepare(folder, account):
-            digest = hashlib.sha256(bytes(checkout)).hexdigest()[:8]
-            folder = SYSTEM_FOLDER / f"{checkout.name}-{digest}"
+            folder = of_system
     _prepare(folder, account)
     return folder
+
+
+def default_folders(checkout: Path) -> tuple[Path, Path]:
+    digest = hashlib.sha256(bytes(checkout)).hexdigest()[:8]
+    return checkout / "var", SYSTEM_FOLDER / f"{checkout.name}-{digest}"
 
 
 def _prepare(folder: Path, account: Account | None) -> bool:
@@ -159,6 +167,27 @@ def encryption_keys(folder: Path) -> str:
     can be decrypted.
     """
     return _kept(folder / "encryption_keys", lambda: b64encode(secrets.token_bytes(32), b"-_").decode())
+
+
+def keep_settings(folder: Path, started_with: Mapping[str, str] | None) -> None:
+    """Keep what the processes are started with, and what else of our settings is set; None: keep nothing."""
+    if started_with is None:
+        (folder / SETTINGS).unlink(missing_ok=True)
+        return
+    ours = {name: value for name, value in os.environ.items() if name.startswith("BEATKEEPER_")}
+    others = {name: os.environ[name] for name in SETTINGS_OF_OTHERS if name in os.environ}
+    write_privately(folder / SETTINGS, json.dumps({**ours, **others, **started_with}, indent=2))
+
+
+def kept_settings(checkout: Path) -> dict[str, str]:
+    """Return what `make up` of this checkout has kept; nothing if it was not started, or on another database."""
+    wanted = os.environ.get("BEATKEEPER_STATE_DIR", "")
+    folders = [Path(wanted).expanduser().absolute()] if wanted else default_folders(checkout)
+    for folder in folders:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            found: dict[str, str] = json.loads((folder / SETTINGS).read_text())
+            return found
+    return {}
 
 
 def _kept(path: Path, make: Callable[[], str]) -> str:

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,7 +23,7 @@ from django.conf import settings
 from scheduler_project.standalone.postgres import EmbeddedPostgres
 from scheduler_project.standalone.state import unprivileged_account
 from tests.support.ports import free_port
-from tests.support.processes import Processes, RealProcess
+from tests.support.processes import CHECKOUT, Processes, RealProcess
 from tests.support.waiting import wait_until
 
 NOTHING_SET: dict[str, str | None] = dict.fromkeys(
@@ -30,6 +31,7 @@ NOTHING_SET: dict[str, str | None] = dict.fromkeys(
 )
 LAST_LINE = "Ctrl-C stops it."
 LONG_ONE = "of 120; sleep 5"
+DOWN_SECONDS = 5.0
 
 
 class Product:
@@ -161,8 +163,16 @@ def test_everything_it_prints_is_true(running: Product) -> None:
     for line in curl_lines:
         answer = subprocess.run([*shlex.split(line), "--fail"], capture_output=True, text=True)
         assert answer.returncode == 0, f"{line}\n{answer.stderr}"
-    secrets = [running.state / "credentials.json", running.state / "secret_key"]
-    assert [path.stat().st_mode & 0o777 for path in secrets] == [0o600, 0o600]
+    secrets = [running.state / name for name in ("credentials.json", "secret_key", "settings.json")]
+    assert [path.stat().st_mode & 0o777 for path in secrets] == [0o600] * 3
+
+
+def test_manage_py_works_on_what_it_started_without_any_setting(running: Product) -> None:
+    running.run_in("succeeded", running.job("hello-every-5-seconds"))
+    done = manage(running.state, "doctor", "--no-color")
+    assert "all is well" in done.stdout and done.returncode == 0, done.stdout + done.stderr
+    shown = manage(running.state, "shell", "-c", "from jobs.models import Job; print(Job.objects.count())")
+    assert shown.stdout.split()[-1] == str(job_count(running)), shown.stdout + shown.stderr
 
 
 def test_the_demo_does_what_it_says(running: Product) -> None:
@@ -199,6 +209,8 @@ def test_with_servers_of_their_own_it_starts_none(
     product.run_in("succeeded", product.job("hello-every-5-seconds"))
     assert product.pids_of("celery -A scheduler_project worker")
     assert not (state / "postgresql").exists()
+    # The address of a database that is not its own is not kept.
+    assert not (state / "settings.json").exists()
     family = list(product.family())
     assert product.supervisor.terminate(90) == 0
     assert living(family) == []
@@ -241,14 +253,32 @@ def test_ctrl_c_leaves_nothing_running_and_a_second_start_continues(
 
 def test_down_stops_it_and_says_so_when_there_is_nothing_to_stop(product: Product) -> None:
     family = list(product.family())
-    command = [sys.executable, "manage.py", "standalone", "--stop", "--state-dir", str(product.state)]
-    stopped = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert stopped.stdout == "stopped\n"
+    assert down(product) == "stopped\n"
     # It gives up its lock a moment before it is gone itself.
     assert product.supervisor.wait() == 0
     assert living(family) == []
-    again = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert again.stdout == f"nothing runs from {product.state}\n"
+    assert down(product) == f"nothing runs from {product.state}\n"
+    refused = manage(product.state, "doctor", "--no-color")
+    assert "does not answer" in refused.stdout and refused.returncode == 1, refused.stdout + refused.stderr
+
+
+def test_down_answers_at_once_and_the_next_start_takes_the_long_run_up_again(
+    product: Product, processes: Processes
+) -> None:
+    family = product.family_at_work()
+    run = product.run_in("running", product.job("long-one-to-cancel"))["id"]
+    began = time.monotonic()
+    assert down(product) == "stopped\n"
+    assert time.monotonic() - began < DOWN_SECONDS
+    assert product.supervisor.wait() == 0 and living(family) == []
+
+    again = Product(processes, product.state, product.port)
+    again.wait_started()
+    wait_until(lambda: len(attempts(again, run)) == 2, 60, "the run to be taken up again")
+    assert [attempt["state"] for attempt in attempts(again, run)] == ["given_back", "running"]
+    # What was given back counts as no attempt.
+    assert again.ask(f"/runs/{run}")["attempt"] == 1
+    wait_until(lambda: again.pids_of(LONG_ONE), 60, "the process of the long one")
 
 
 def test_a_supervisor_killed_with_sigkill_takes_everything_with_it(
@@ -329,6 +359,29 @@ def test_an_embedded_database_of_before_is_refused_and_left_as_it_is(
     finally:
         old.stop()
     assert tables == [("django_migrations",)]
+
+
+def manage(state: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    """Run a management command where nothing but the state folder is named."""
+    ours = ("BEATKEEPER_", *NOTHING_SET)
+    env = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    return subprocess.run(
+        [sys.executable, "manage.py", *words],
+        cwd=CHECKOUT,
+        env=env | {"BEATKEEPER_STATE_DIR": str(state)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def down(product: Product) -> str:
+    command = [sys.executable, "manage.py", "standalone", "--stop", "--state-dir", str(product.state)]
+    return subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=True).stdout
+
+
+def attempts(product: Product, run: str) -> list[Any]:
+    return list(product.ask(f"/runs/{run}/attempts")["results"])
 
 
 def call(method: str, url: str, **details: Any) -> httpx.Response:
