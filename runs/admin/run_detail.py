@@ -106,8 +106,7 @@ def tone(stream: str, level: str) -> str:
 
 
 def started_at(run: Run) -> datetime | None:
-    live = run.live_or_none
-    return live.started_at if live else run.started_at
+    return (run.live_or_none or run).started_at
 
 
 def lasted(run: Run) -> str:

@@ -31,6 +31,7 @@ ATTEMPT_HEADINGS = ("Attempt", "Outcome", "Started", "Took", "Worker", "Error", 
 DETAILS = (
     ("id", "version_column"),
     ("trigger", "requested_by"),
+    "requested_reason",
     ("created", "retry_of_column"),
     ("priority", "traceparent"),
     ("error_class", "error_type"),
@@ -167,19 +168,19 @@ def version_link(run: Run) -> SafeString | str:
 
 
 def details(run: Run) -> list[tuple[str, Any]]:
-    took, late = run_detail.lasted(run), run_detail.late_by(run)
+    took, late, kept = run_detail.lasted(run), run_detail.late_by(run), run.live_or_none or run
     found: list[tuple[str, Any]] = [
         ("State", run_detail.state_label(run.current_state)),
         ("Planned at", moment(run.planned_at)),
-        ("Started", moment(run_detail.started_at(run))),
+        ("Queued", moment(kept.queued_at)),
+        ("Started", moment(kept.started_at)),
         ("Took", f"{took} ({late})" if late else took),
         ("Tenant", run.tenant),
         ("Pool", run.pool),
     ]
-    live = run.live_or_none
-    if live and live.cancel_requested_at:
-        found.append(("Cancel requested", moment(live.cancel_requested_at)))
-        found.append(("Cancel acknowledged", moment(live.cancel_acknowledged_at)))
+    if kept.cancel_requested_at:
+        found.append(("Cancel requested", moment(kept.cancel_requested_at)))
+        found.append(("Cancel acknowledged", moment(kept.cancel_acknowledged_at)))
     return found
 
 

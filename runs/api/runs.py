@@ -37,6 +37,13 @@ from runs.services.explain import live_rows, note_waiting
 from runs.states import LiveState, Trigger
 
 
+class KeptInstantField(InstantField):
+    """Write an instant of the live row, or of the run once it has ended."""
+
+    def get_attribute(self, instance: Run) -> Any:
+        return super().get_attribute(instance.live_or_none or instance)
+
+
 class RunSerializer(RunStateSerializer):
     job = serializers.UUIDField(source="job_id")
     job_name = serializers.CharField(source="job.name")
@@ -44,21 +51,24 @@ class RunSerializer(RunStateSerializer):
     trigger = PlainField(text(enum=list(Trigger.values)))
     planned_at = InstantField()
     created_at = InstantField()
-    queued_at = InstantField(source="live.queued_at", allow_null=True)
-    started_at = serializers.SerializerMethodField()
+    queued_at = KeptInstantField(allow_null=True, help_text="When its last attempt was offered to workers.")
+    started_at = KeptInstantField(allow_null=True)
     finished_at = InstantField(allow_null=True)
-    cancel_requested_at = InstantField(source="live.cancel_requested_at", allow_null=True)
-    cancel_acknowledged_at = InstantField(source="live.cancel_acknowledged_at", allow_null=True)
+    cancel_requested_at = KeptInstantField(allow_null=True)
+    cancel_acknowledged_at = KeptInstantField(
+        allow_null=True, help_text="When its worker asked the body to stop; null: no worker had it."
+    )
     callback_expires_at = serializers.SerializerMethodField()
     next_attempt_at = serializers.SerializerMethodField()
     attempt = serializers.SerializerMethodField(help_text="Tries so far.")
     priority = serializers.IntegerField()
     input = PlainField({"type": "object", "nullable": True})
     result = PlainField({"nullable": True, "description": "Any JSON."})
-    exit_code = serializers.IntegerField(allow_null=True)
+    exit_code = serializers.IntegerField(allow_null=True, help_text="Of a command; 0: it succeeded.")
     error = EndErrorField(ERROR)
     retry_of = serializers.UUIDField(allow_null=True)
     requested_by = serializers.CharField()
+    requested_reason = serializers.CharField(help_text="Given when it was run now, retried or redriven.")
     links = LinksField(
         self=lambda run: f"/runs/{run.pk}",
         job=lambda run: f"/jobs/{run.job_id}",
@@ -68,11 +78,6 @@ class RunSerializer(RunStateSerializer):
         log=lambda run: f"/runs/{run.pk}/log",
         retry_of=lambda run: run.retry_of and f"/runs/{run.retry_of}",
     )
-
-    @extend_schema_field(MAYBE_INSTANT)
-    def get_started_at(self, run: Run) -> str | None:
-        live = run.live_or_none
-        return instant(live.started_at if live else run.started_at)
 
     @extend_schema_field({**MAYBE_INSTANT, "description": "Until then its target may report the outcome."})
     def get_callback_expires_at(self, run: Run) -> str | None:
@@ -100,7 +105,7 @@ class RunBodySerializer(BodySerializer):
         allow_null=True,
         help_text="When it goes; null or left out: now. Of the present version.",
     )
-    reason = ReasonField("")
+    reason = ReasonField("Kept as `requested_reason` of the run, and in the audit trail.")
 
 
 @extend_schema_view(

@@ -82,5 +82,8 @@ class EndErrorField(ErrorField):
     """Write the error of a run or an attempt; null if there is none."""
 
     def to_representation(self, value: Any) -> Json | None:
-        error = {**super().to_representation(value), "fingerprint": value.fingerprint}
-        return error if value.error_class else None
+        # What was cancelled before it failed has a class by which it is found, and no error.
+        cancelled_alone = value.error_class == ErrorClass.CANCELLED and not value.error_type
+        if not value.error_class or cancelled_alone:
+            return None
+        return {**super().to_representation(value), "fingerprint": value.fingerprint}

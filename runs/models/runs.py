@@ -59,11 +59,16 @@ class Run(Planned, Ending):
     created_at = models.DateTimeField(db_default=Now())
     retry_of = models.UUIDField(null=True)
     requested_by = models.CharField(max_length=200, blank=True, db_default="")
+    requested_reason = models.TextField(blank=True, db_default="")
     state = models.CharField(max_length=9, choices=FinalState.choices, null=True)  # noqa: DJ001 - null: not ended
     ended_from = models.CharField(max_length=16, blank=True, db_default="")
     reason = models.TextField(blank=True, db_default="")
     attempts = models.PositiveIntegerField(db_default=0)
+    # As its live row had them at the end.
+    queued_at = models.DateTimeField(null=True)
     started_at = models.DateTimeField(null=True)
+    cancel_requested_at = models.DateTimeField(null=True)
+    cancel_acknowledged_at = models.DateTimeField(null=True)
     finished_at = models.DateTimeField(null=True)
     result = models.JSONField(null=True)
 

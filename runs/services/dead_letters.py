@@ -187,7 +187,7 @@ def _undecided(letters: Mapping[UUID, DeadLetter], identity: UUID) -> DeadLetter
 
 def _run_again(dead: Run, locked: dict[str, Any], given: Json | None, reason: str) -> Run:
     given = dead.input if given is None else given
-    again = services.insert_run(dead.job, locked, Trigger.REDRIVE, given, finished=dead)
+    again = services.insert_run(dead.job, locked, Trigger.REDRIVE, given, finished=dead, reason=reason)
     after = {**services.audit_snapshot(again), "retry_of": str(dead.pk)}
     record(Action.RUN_REDRIVEN, again, after=after, reason=reason)
     return again

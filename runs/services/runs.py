@@ -66,7 +66,7 @@ def run_now(
     given = read_input(job.tenant, given)
     if at is not None:
         _check_later(at, database_now())
-    run = insert_run(job, lock_job(job.pk), Trigger.MANUAL, given, request, at=at)
+    run = insert_run(job, lock_job(job.pk), Trigger.MANUAL, given, request, at=at, reason=reason)
     record(Action.RUN_REQUESTED, run, after=audit_snapshot(run), reason=reason)
     return run
 
@@ -104,7 +104,9 @@ def retry_run(run: Run, *, request: bytes = b"", reason: str = "") -> Run:
     if live is not None:
         return _end_backoff(run, live, reason)
     finished = _read(run.pk)
-    retry = insert_run(finished.job, locked, Trigger.RETRY, finished.input, request, finished)
+    retry = insert_run(
+        finished.job, locked, Trigger.RETRY, finished.input, request, finished=finished, reason=reason
+    )
     _leave_desk(finished, retry, reason)
     after = {**audit_snapshot(retry), "retry_of": str(finished.pk)}
     record(Action.RUN_RETRIED, retry, after=after, reason=reason)
@@ -175,10 +177,11 @@ def insert_run(
     job: Job,
     locked: Json,
     trigger: Trigger,
-    given: object,
+    given: Json | None,
     request: bytes = b"",
     finished: Run | None = None,
     at: datetime | None = None,
+    reason: str = "",
 ) -> Run:
     """Make a run of a locked job, or of a finished run: of its version and planned time, and points to it."""
     now = database_now()
@@ -202,6 +205,7 @@ def insert_run(
         "wake_at": at,
         "input": None if given is None else Jsonb(given),
         "requested_by": current_actor().name[:200],
+        "requested_reason": reason,
     }
     if not fetch("insert_requested_run", **values):
         raise RunIdTaken

@@ -21,7 +21,9 @@ WITH locked AS MATERIALIZED (
     WHERE live.id = locked.id AND locked.state IN ('running', 'waiting_callback')
       AND (live.cancel_requested_at IS NULL OR (%(hard)s AND NOT live.terminate))
 ), finished AS (
-    UPDATE beatkeeper_run run SET {{run_ended(locked, 'cancelled')}}, reason = %(reason)s, error_class = 'cancelled'
+    -- Requested when the statement came, before it waited for a lock: never after the end.
+    UPDATE beatkeeper_run run
+    SET {{run_ended(locked, 'cancelled', statement_timestamp())}}, reason = %(reason)s, error_class = 'cancelled'
     FROM locked
     WHERE run.id = locked.id AND locked.state NOT IN ('running', 'waiting_callback')
       AND run.id = ANY (%(ids)s::uuid[]) AND run.id >= %(first)s AND run.id <= %(last)s

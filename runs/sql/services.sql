@@ -21,9 +21,10 @@ WHERE version.job_id = %(job_id)s AND version.version = %(version)s;
 WITH inserted AS (
     INSERT INTO beatkeeper_run
         (id, tenant_id, job_id, version, pool_id, trigger, planned_at, created_at, priority, input, retry_of,
-         requested_by)
+         requested_by, requested_reason)
     VALUES (%(id)s, %(tenant_id)s, %(job_id)s, %(version)s, %(pool_id)s, %(trigger)s, %(planned_at)s, %(now)s,
-            %(priority)s, %(input)s, %(retry_of)s, %(requested_by)s)
+            %(priority)s, %(input)s, %(retry_of)s, %(requested_by)s,
+            %(requested_reason)s)
     ON CONFLICT (id) DO NOTHING
     RETURNING *
 )

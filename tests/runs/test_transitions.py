@@ -110,6 +110,30 @@ def test_what_no_worker_has_is_cancelled_at_once(session: Session, state: str) -
     assert not LiveRun.objects.filter(pk=run.pk).exists()
 
 
+@pytest.mark.parametrize("state", [LiveState.READY, LiveState.QUEUED, LiveState.WAITING_CALLBACK])
+def test_what_is_cancelled_at_once_keeps_when_it_was_queued(session: Session, state: str) -> None:
+    live = make_run(make_job(), state)
+    cancel_live_runs(session, [live.pk], "not wanted")
+    ended = Run.objects.get(pk=live.pk)
+    assert ended.queued_at == live.queued_at and (ended.queued_at is None) == (state == LiveState.READY)
+    assert ended.cancel_requested_at is not None and ended.finished_at is not None
+    assert ended.cancel_requested_at <= ended.finished_at and ended.cancel_acknowledged_at is None
+
+
+def test_a_lost_run_that_was_being_cancelled_keeps_both_instants(session: Session) -> None:
+    job = make_job()
+    worker = make_worker(job.pool)
+    live = make_run(job, LiveState.RUNNING, worker=worker)
+    cancel_live_runs(session, [live.pk], "not wanted")
+    LiveRun.objects.filter(pk=live.pk).update(cancel_acknowledged_at=now())
+    live.refresh_from_db()
+    fail_lost_attempts(session, [EndedAttempt(live.pk, 1, worker.pk, "delayed", 5.0)], "lost")
+    ended = Run.objects.get(pk=live.pk)
+    assert ended.state == "cancelled"
+    for name in ("queued_at", "started_at", "cancel_requested_at", "cancel_acknowledged_at"):
+        assert getattr(ended, name) == getattr(live, name) is not None, name
+
+
 def test_what_runs_is_asked_to_stop_once(session: Session) -> None:
     job = make_job()
     run = make_run(job, LiveState.RUNNING, worker=make_worker(job.pool))

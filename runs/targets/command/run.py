@@ -33,6 +33,7 @@ def execute(attempt: TargetCall) -> dict[str, Any]:
         code = process.wait()
     if code:
         raise failure(argv, code)
+    attempt.exit_code = 0
     return {"exit_code": 0}
 
 

@@ -98,7 +98,8 @@ def call(attempt: TargetCall, targets: Targets, interrupts: Interrupts, started_
         if ends_process(error):
             raise
         return failure(error, started_at, now_utc(), masked)
-    return Outcome(SUCCEEDED, started_at, now_utc(), result=storable_result(result, masked))
+    stored = storable_result(result, masked)
+    return Outcome(SUCCEEDED, started_at, now_utc(), exit_code=attempt.exit_code, result=stored)
 
 
 def ends_process(error: BaseException) -> bool:

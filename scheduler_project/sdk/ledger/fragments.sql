@@ -58,10 +58,11 @@ CASE WHEN {{job}}.status = 'paused' AND {{scheduled({{live}})}} THEN 'paused'
                               AND breaker.probe IS DISTINCT FROM {{live}}.id) ELSE false END THEN 'breaker'
 END
 
--- fragment: run_ended(live, state)
+-- fragment: run_ended(live, state, cancel_requested_at)
 -- What every end writes to the row of the run.
-state = {{state}}, ended_from = {{live}}.state, attempts = {{live}}.attempt, started_at = {{live}}.started_at,
-        finished_at = clock_timestamp()
+state = {{state}}, ended_from = {{live}}.state, attempts = {{live}}.attempt, queued_at = {{live}}.queued_at,
+        started_at = {{live}}.started_at, cancel_requested_at = {{cancel_requested_at}},
+        cancel_acknowledged_at = {{live}}.cancel_acknowledged_at, finished_at = clock_timestamp()
 
 -- fragment: under_way(job_id)
 -- A scheduled run of the job that is not blocked: a probe for each state, or the planner, who expects few runs of a

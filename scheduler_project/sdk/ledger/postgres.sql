@@ -254,7 +254,8 @@ WITH reported AS MATERIALIZED (
                    callback_digest, callback_content)
 ), mine AS MATERIALIZED (
     SELECT live.id, live.tenant_id, live.attempt, live.claim_seq, live.worker, live.state, live.claimed_at,
-           live.started_at, live.available_at, live.rank, live.gated, live.cancel_reason,
+           live.started_at, live.available_at, live.rank, live.gated, live.cancel_reason, live.queued_at,
+           live.cancel_requested_at, live.cancel_acknowledged_at,
            CASE WHEN live.state = 'waiting_callback' THEN live.log_object END AS call_object,
            CASE WHEN live.state = 'waiting_callback' THEN live.log_offset END AS call_offset,
            CASE WHEN live.state = 'waiting_callback' THEN live.log_length END AS call_length, reported.*,
@@ -314,7 +315,7 @@ WITH reported AS MATERIALIZED (
     FROM mine WHERE mine.next_state <> 'waiting_callback'
 ), finished AS (
     UPDATE beatkeeper_run run
-    SET {{run_ended(mine, mine.next_state)}}, result = mine.result,
+    SET {{run_ended(mine, mine.next_state, mine.cancel_requested_at)}}, result = mine.result,
         reason = CASE WHEN mine.next_state = 'cancelled' THEN mine.cancel_reason
                       WHEN mine.error_class = 'worker_lost' THEN 'worker_lost' ELSE '' END,
         error_class = CASE WHEN mine.next_state = 'cancelled' THEN 'cancelled' ELSE mine.error_class END,

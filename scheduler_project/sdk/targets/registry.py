@@ -57,6 +57,8 @@ class TargetCall:
         self.claim = claim
         self.log = log
         self.worker_name = name
+        # Of a body that has one and succeeds; a failure names its own.
+        self.exit_code: int | None = None
         self._owned_slot = owned_slot
 
     @property

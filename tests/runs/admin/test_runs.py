@@ -218,6 +218,14 @@ def test_a_cancelled_run_says_why(staff: Client) -> None:
     assert "wrong account" in staff.get(reverse("admin:beatkeeper_runs_run_changelist")).content.decode()
 
 
+def test_a_finished_run_shows_when_it_was_queued_and_cancelled_and_why(staff: Client) -> None:
+    live = make_run(make_job(), LiveState.RUNNING)
+    kept = {"queued_at": live.queued_at, "cancel_requested_at": now(), "cancel_acknowledged_at": now()}
+    run = end(live, FinalState.CANCELLED, **kept, requested_reason="month end")
+    shown = staff.get(page(run)).content.decode()
+    assert all(words in shown for words in ("Queued", "Cancel requested", "Cancel acknowledged", "month end"))
+
+
 def test_a_log_that_is_gone_is_reported(staff: Client, store: FolderLogStore) -> None:
     live = make_run(make_job(), LiveState.RUNNING)
     attempt = try_once(store, live, ["a line"])

@@ -139,6 +139,36 @@ def test_a_finished_run_tells_how_it_ended(caller: Caller, job: Job) -> None:
     assert body["finished_at"] > body["started_at"] and body["planned_at"].endswith("Z")
 
 
+def test_a_finished_run_tells_when_it_was_queued_and_cancelled_and_why(caller: Caller, job: Job) -> None:
+    asked = caller.post(f"jobs/{job.pk}/run", {"reason": "because"}).json()
+    assert asked["requested_reason"] == "because"
+    at = database_now()
+    kept: dict[str, Any] = {"queued_at": at, "cancel_requested_at": at, "cancel_acknowledged_at": at}
+    LiveRun.objects.filter(pk=asked["id"]).update(state=LiveState.QUEUED, queued_at=at)
+    before = caller.get(f"runs/{asked['id']}").json()
+    body = caller.post(f"runs/{asked['id']}/cancel").json()
+    assert body["state"] == "cancelled" and body["requested_reason"] == "because"
+    assert body["queued_at"] == before["queued_at"] is not None
+    assert body["cancel_requested_at"] is not None and body["error"] is None
+    body = caller.get(f"runs/{make_finished_run(job, **kept).pk}").json()
+    assert {body[name] for name in kept} == {text(at)}
+
+
+def test_the_reason_of_a_retry_is_kept_with_the_new_run(caller: Caller, job: Job) -> None:
+    dead = make_finished_run(job, FinalState.DEAD)
+    retry = caller.post(f"runs/{dead.pk}/retry", {"reason": "fixed"}).json()
+    assert retry["requested_reason"] == "fixed"
+
+
+def test_a_cancelled_run_has_an_error_only_if_its_body_had_one(caller: Caller, job: Job) -> None:
+    before = make_finished_run(job, FinalState.CANCELLED, error_class="cancelled")
+    during = make_finished_run(
+        job, FinalState.CANCELLED, error_class="cancelled", error_type="ValueError", error_line="no luck"
+    )
+    assert caller.get(f"runs/{before.pk}").json()["error"] is None
+    assert caller.get(f"runs/{during.pk}").json()["error"]["type"] == "ValueError"
+
+
 def test_a_run_in_back_off_tells_when_it_goes_on(caller: Caller, job: Job) -> None:
     run = make_run(job, LiveState.DELAYED)
     body = caller.get(f"runs/{run.pk}").json()

@@ -324,6 +324,24 @@ def test_report_of_a_gated_run_releases_the_next_blocked_one(ledger: Ledger) -> 
     assert states == [LiveState.READY, LiveState.BLOCKED]
 
 
+@pytest.mark.parametrize("verdict", [Verdict("succeeded"), DEAD], ids=["succeeded", "dead"])
+def test_a_reported_run_keeps_when_it_was_queued_and_asked_to_stop(ledger: Ledger, verdict: Verdict) -> None:
+    claim = _claimed(ledger)
+    at = now()
+    LiveRun.objects.filter(run=claim.run_id).update(cancel_requested_at=at, cancel_acknowledged_at=at)
+    queued_at = LiveRun.objects.get(run=claim.run_id).queued_at
+    tell(ledger, claim, succeeded() if verdict != DEAD else failed(), verdict)
+    run = Run.objects.get(id=claim.run_id)
+    assert queued_at is not None and run.queued_at == queued_at
+    assert (run.cancel_requested_at, run.cancel_acknowledged_at) == (at, at)
+
+
+def test_an_exit_code_of_zero_is_zero(ledger: Ledger) -> None:
+    claim = _claimed(ledger)
+    tell(ledger, claim, replace(succeeded(), exit_code=0), Verdict("succeeded"))
+    assert Run.objects.get(id=claim.run_id).exit_code == Attempt.objects.get().exit_code == 0
+
+
 def test_a_dead_run_keeps_its_error(ledger: Ledger) -> None:
     claim = _claimed(ledger)
     outcome = replace(stated_failure(TRANSIENT, "exit", "exit code 3", now(), now()), exit_code=3)

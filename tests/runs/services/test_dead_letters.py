@@ -121,6 +121,7 @@ class TestRedriving:
         again = done.runs[dead.pk]
         assert (again.trigger, again.retry_of, again.version) == ("redrive", dead.pk, dead.version)
         assert (again.input, again.planned_at) == ({"args": [1]}, dead.planned_at)
+        assert again.requested_reason == "fixed"
         assert LiveRun.objects.get().run_id == again.pk
         letter = DeadLetter.objects.get()
         assert (letter.decision, letter.redriven_as, letter.note) == ("redriven", again.pk, "fixed")

@@ -547,7 +547,7 @@ def test_a_secret_environment_variable_is_masked_in_the_log(run: Runner) -> None
     outcome = attempt.execute(
         claim, run.owned_slot, targets, run.store, Interrupts(run.owned_slot), "worker@host"
     )
-    assert outcome.succeeded and outcome.log is not None
+    assert outcome.succeeded and outcome.exit_code == 0 and outcome.log is not None
     lines = [json.loads(line)["m"] for line in run.store.read(outcome.log).splitlines()]
     assert {f"{name}=***" for name in SECRET_NAMES} <= set(lines)
     assert {f"{name}={values[name]}" for name in HARMLESS_NAMES} <= set(lines)
