@@ -37,6 +37,11 @@ COMPONENTS = {
     "Problem": PROBLEM,
     "Target": targets_schema(KINDS.values()),
     **{kind.component: kind.schema for kind in KINDS.values()},
+    "RunInput": {
+        "anyOf": [ref(kind.input_component) for kind in KINDS.values()],
+        "description": "For one run alone, by the kind of the job's target. At most 64 KB.",
+    },
+    **{kind.input_component: kind.input_schema for kind in KINDS.values()},
     "JobSpec": obj(
         PROPERTIES,
         required=[name for name, field in FIELDS.items() if field.required],

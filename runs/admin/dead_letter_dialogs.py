@@ -11,6 +11,7 @@ from unfold.widgets import (
 
 from jobs.admin.buttons import ReasonDialog
 from jobs.admin.forms.inputs import ObjectField
+from jobs.spec.targets import KINDS
 from runs.admin.list_filters import as_uuid
 from runs.models import DeadLetter
 from runs.services import dead_letters
@@ -41,7 +42,9 @@ class RedriveDialog(DeadLetterDialog):
     input = InputField(
         required=False,
         label="New input",
-        help_text='Such as {"args": [1], "kwargs": {}}. Empty: the input of the dead run.',
+        help_text="By the kind of the target: "
+        + "; ".join(f"{kind.name}: {', '.join(kind.input_properties)}" for kind in KINDS.values())
+        + '. Such as {"args": [1]}. Empty: the input of the dead run.',
         widget=UnfoldAdminTextareaWidget(attrs={"rows": 3, "spellcheck": "false", "class": "font-mono"}),
     )
     field_order: Any = ("input", "reason")

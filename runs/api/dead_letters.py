@@ -58,7 +58,7 @@ class DeadGroupSerializer(serializers.Serializer[Group]):
     @extend_schema_field(RedriveSerializer(allow_null=True))
     def get_redrive(self, group: Group) -> Json | None:
         redrive = self.context["redrives"].get(group.fingerprint)
-        return RedriveSerializer(redrive).data if redrive else None
+        return RedriveSerializer(redrive, context=self.context).data if redrive else None
 
 
 class DeadGroupsSerializer(serializers.Serializer[Any]):
@@ -108,7 +108,7 @@ class DeadGroups(ResourceView):
             found = [group for group in found if group.fingerprint in wanted]
         working = Redrive.objects.filter(tenant=tenant, state=RedriveState.WORKING)
         redrives = {redrive.fingerprint: redrive for redrive in working}
-        context = {"jobs": dead_letters.jobs_of(found), "redrives": redrives}
+        context = {"request": request, "jobs": dead_letters.jobs_of(found), "redrives": redrives}
         groups = {"results": found, "more": more}
         return Response(DeadGroupsSerializer(groups, context=context).data)
 

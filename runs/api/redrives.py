@@ -25,6 +25,7 @@ from jobs.errors import Missing
 from jobs.models import Role
 from jobs.validation.rows import first_or_missing
 from jobs.validation.schema import number, text
+from runs.api.serializers import RUN_INPUT, RunInputField
 from runs.models import Redrive, RedriveState
 from runs.services import redrives
 from runs.services.dead_letters import MAX_COUNTED
@@ -33,8 +34,7 @@ from runs.services.redrives import MAX_PACE
 DEFAULT_PACE = 60
 ABOUT_REASON = "Kept with the decision and in the audit trail."
 INPUT = {
-    "type": "object",
-    "nullable": True,
+    **RUN_INPUT,
     "description": "For the new runs, instead of what the dead ones were given; null or left out: the same.",
 }
 
@@ -56,7 +56,7 @@ class RedriveSerializer(serializers.Serializer[Redrive]):
         help_text="That could not go, such as those of deleted jobs; they stay open."
     )
     last_refusal = serializers.CharField()
-    input = PlainField(INPUT)
+    input = RunInputField({"type": "object", "nullable": True})
     reason = serializers.CharField()
     requested_by = serializers.CharField()
     created_at = InstantField()

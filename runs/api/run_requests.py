@@ -38,8 +38,8 @@ class NewRunRequestSerializer(BodySerializer):
     spec = PlainField(
         {
             "type": "object",
-            "description": "`name` of a declared job and the `input` of one more run of it; or a whole job as "
-            "`POST /jobs` takes it, without pool and schedule, that runs once.",
+            "description": "`name` of a declared job and the `input` of one more run of it (`RunInput`); or a "
+            "whole job as `POST /jobs` takes it, without pool and schedule, that runs once.",
         }
     )
 

@@ -30,7 +30,7 @@ from jobs.validation.rows import first_or_missing
 from jobs.validation.schema import MAYBE_INSTANT, text
 from runs import history
 from runs.api.run_filters import RunFilters, RunOfJobFilters
-from runs.api.serializers import ERROR, EndErrorField, RunStateSerializer
+from runs.api.serializers import ERROR, RUN_INPUT, EndErrorField, RunInputField, RunStateSerializer
 from runs.models import Run
 from runs.services import runs as services
 from runs.services.explain import live_rows, note_waiting
@@ -62,7 +62,7 @@ class RunSerializer(RunStateSerializer):
     next_attempt_at = serializers.SerializerMethodField()
     attempt = serializers.SerializerMethodField(help_text="Tries so far.")
     priority = serializers.IntegerField()
-    input = PlainField({"type": "object", "nullable": True})
+    input = RunInputField({"type": "object", "nullable": True})
     result = PlainField({"nullable": True, "description": "Any JSON."})
     exit_code = serializers.IntegerField(allow_null=True, help_text="Of a command; 0: it succeeded.")
     error = EndErrorField(ERROR)
@@ -97,9 +97,7 @@ class RunSerializer(RunStateSerializer):
 
 
 class RunBodySerializer(BodySerializer):
-    input = PlainField(
-        {"type": "object", "nullable": True, "description": "For this run alone."}, required=False
-    )
+    input = PlainField(RUN_INPUT, required=False)
     at = GivenInstantField(
         required=False,
         allow_null=True,

@@ -4,9 +4,11 @@ from typing import Any
 
 from rest_framework import serializers
 
+from auditlog.redaction import redact
+from jobs.api.jobs import sees_secrets
 from jobs.api.serializers import PlainField
 from jobs.validation.checks import Json
-from jobs.validation.schema import Schema, obj, text
+from jobs.validation.schema import Schema, obj, ref, text
 from runs.models import ErrorClass, Run
 from runs.reasons import Reason, code_of, describe
 from runs.services.explain import live_rows, note_waiting
@@ -28,6 +30,17 @@ ERROR = obj(
     },
     nullable=True,
 )
+
+
+# Of requests; an answer shows what was stored.
+RUN_INPUT = {"allOf": [ref("RunInput")], "nullable": True}
+
+
+class RunInputField(PlainField):
+    """Write the input of a run, for those who may not write targets without the values of secret names."""
+
+    def to_representation(self, value: Any) -> Any:
+        return value if sees_secrets(self.context["request"]) else redact(value)
 
 
 class ReasonCodeField(serializers.CharField):

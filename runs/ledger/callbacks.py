@@ -100,7 +100,8 @@ def read_content(data: object) -> Content:
 
 def masked_content(content: Content, claim: Claim) -> Content:
     """Redact the secrets that the target was called with: it may repeat them."""
-    masked = Masker([*secret_values_of(claim.target), *claim.secrets.values()])
+    named = [*secret_values_of(claim.target), *secret_values_of(claim.input or {})]
+    masked = Masker([*named, *claim.secrets.values()])
     if not masked:
         return content
     given = {**content.given, "result": masked.value(content.given.get("result"))}

@@ -15,7 +15,7 @@ from auditlog.actions import Action
 from auditlog.context import current_actor
 from auditlog.record import record, record_each
 from jobs.clock import database_now
-from jobs.errors import Conflict, DomainError, Missing
+from jobs.errors import Conflict, DomainError, InvalidInput, Missing
 from jobs.models import Job, Tenant
 from jobs.validation.checks import Json, invalid
 from runs import history
@@ -88,7 +88,10 @@ def fingerprints_of(tenant: Tenant, job: UUID) -> set[str]:
 def redrive(
     tenant: Tenant, ids: Sequence[UUID], given: object = None, *, reason: str = "", of: Redrive | None = None
 ) -> Redriven:
-    """Run each of these dead runs again, with another input if one is given; name those that cannot go."""
+    """Run each of these dead runs again, with another input if one is given; name those that cannot go.
+
+    An input that one of the targets does not take refuses the request; of a group it refuses that run alone.
+    """
     if len(ids) > MAX_AT_ONCE:
         raise invalid("runs", f"{len(ids)} runs are too many", f"at most {MAX_AT_ONCE}; or redrive the group")
     given = services.read_input(tenant, given)
@@ -102,6 +105,8 @@ def redrive(
                 raise refusals[letter.job_id]
             runs[identity] = _run_again(letter.run, locked[letter.job_id], given, reason)
         except DomainError as refusal:
+            if of is None and isinstance(refusal, InvalidInput):
+                raise
             refusals[identity] = refusal
         else:
             _decide(letter, DeadLetterDecision.REDRIVEN, now, reason, runs[identity].pk, of)

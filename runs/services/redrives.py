@@ -18,10 +18,12 @@ from auditlog.models import ActorKind
 from auditlog.record import record
 from jobs.clock import database_now
 from jobs.errors import Conflict, Missing
-from jobs.models import Tenant
+from jobs.models import JobVersion, Tenant
 from jobs.services.locking import limit_waiting
+from jobs.spec.targets import check_input
 from jobs.validation.checks import Json, whole_number
 from jobs.validation.instants import as_text
+from runs import history
 from runs.models import DeadLetter, DeadLetterDecision, Redrive, RedriveState
 from runs.services import dead_letters
 from runs.services.dead_letters import MAX_AT_ONCE
@@ -62,8 +64,13 @@ def start(
     pace = whole_number(per_minute, "per_minute", 1, MAX_PACE)
     checked = read_input(tenant, given)
     group = {"tenant": tenant, "fingerprint": fingerprint}
-    if not DeadLetter.objects.filter(**group, decision=DeadLetterDecision.OPEN).exists():
+    letters = DeadLetter.objects.filter(**group, decision=DeadLetterDecision.OPEN)
+    newest = letters.order_by("died_at", "run").values_list("run", flat=True).last()
+    if newest is None:
         raise Missing(f"there is no open group {fingerprint[:40]}")
+    if checked is not None and (dead := history.find(newest)):
+        version = JobVersion.objects.get(job=dead.job_id, version=dead.version)
+        check_input(checked, version.target)
     now, by = database_now(), current_actor().name[:200]
     values = {"per_minute": pace, "input": checked, "reason": reason, "requested_by": by}
     # Of two who start at once the key lets one insert; the other finds that one's.

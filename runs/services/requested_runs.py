@@ -114,6 +114,7 @@ def _start(request: RunRequest) -> None:
         raise invalid("at", wrong, hint, "past")
     later = request.at if request.at is not None and request.at > now else None
     if "input" in request.spec:
+        expect_object(request.spec, "spec", ("name", "input"))
         if request.at is not None:
             hint = "leave it out, or give the whole spec of a job"
             raise invalid("at", "a run of a declared job is at once", hint)

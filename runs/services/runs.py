@@ -1,5 +1,6 @@
 """Change runs on behalf of a person or a key: one transaction each, with its audit entry."""
 
+import json
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -16,6 +17,7 @@ from jobs.clock import database_now
 from jobs.errors import Conflict, JobNotRunnable, Missing, RunIsFinal, RunIsUnfinished
 from jobs.models import Job, JobStatus, Tenant
 from jobs.secrets.references import check_references
+from jobs.spec import targets
 from jobs.validation.checks import Json, expect_object, invalid, refuse_large
 from jobs.validation.instants import as_text
 from runs import history
@@ -42,6 +44,7 @@ class RunIdTaken(Conflict):
 
 
 def read_input(tenant: Tenant, given: object) -> Json | None:
+    """Read the input of a run that is requested. Whether its target takes it is checked with the job locked."""
     if given is None:
         return None
     checked = expect_object(given, "input")
@@ -192,6 +195,8 @@ def insert_run(
         values |= {"planned_at": finished.planned_at, "retry_of": finished.pk}
     [spec] = fetch("spec_for_run", **values)
     _check_permitted(spec)
+    if given is not None:
+        targets.check_input(given, json.loads(spec["target"]))
     identity = created_run_id(now, request or uuid4().bytes)
     values |= {
         **spec,

@@ -9,7 +9,7 @@ FOR SHARE;
 
 -- name: spec_for_run
 -- What the run will need of its version, whether the job has a limit, and whether the pool runs it for the tenant.
-SELECT version.target_key,
+SELECT version.target_key, version.target,
        EXISTS (SELECT FROM beatkeeper_job_gate gate WHERE gate.job_id = version.job_id) AS gated,
        pool.slug AS pool,
        {{pool_is_open(pool, %(tenant_id)s)}} AS allowed, {{exports(pool, version.target_key)}} AS exported

@@ -171,9 +171,9 @@ def test_a_request_repeated_while_the_first_is_done_gets_the_same_run() -> None:
     job = post_job(caller.tenant)
     caller.get("jobs")
     with held_open() as first:
-        answer = caller.post(f"jobs/{job.pk}/run", {"input": {"a": 1}}, Idempotency_Key="one")
+        answer = caller.post(f"jobs/{job.pk}/run", {"input": {"args": [1]}}, Idempotency_Key="one")
         with meanwhile(
-            lambda: caller.post(f"jobs/{job.pk}/run", {"input": {"a": 1}}, Idempotency_Key="one")
+            lambda: caller.post(f"jobs/{job.pk}/run", {"input": {"args": [1]}}, Idempotency_Key="one")
         ) as again:
             wait_until_somebody_waits_for(first)
             let_go(first)

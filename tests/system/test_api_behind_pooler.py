@@ -94,7 +94,7 @@ def live_through(api: Api, number: int) -> Counter[int]:
         assert ask("PATCH", own, {"timeout": 60})["version"] == 2
         assert ask("POST", f"{own}/pause", {})["status"] == "paused"
         assert ask("POST", f"{own}/resume", {})["status"] == "active"
-        run = ask("POST", f"{own}/run", {"input": {"turn": turn}})
+        run = ask("POST", f"{own}/run", {"input": {"kwargs": {"turn": turn}}})
         assert ask("POST", f"/api/v1/runs/{run['id']}/cancel", {})["state"] == "cancelled"
         assert ask("POST", f"/api/v1/runs/{run['id']}/retry", {})["retry_of"] == run["id"]
         assert ask("GET", f"{own}/runs")["results"][0]["state"] == "ready"

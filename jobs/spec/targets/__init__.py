@@ -1,5 +1,8 @@
 """Kinds of targets that a job may have. Each is one object in a file of its own."""
 
+from itertools import islice
+
+from jobs.errors import MAX_ERRORS, FieldError, refuse_any
 from jobs.spec.targets.celery import CeleryKind
 from jobs.spec.targets.command import CommandKind
 from jobs.spec.targets.http import HttpKind
@@ -19,6 +22,21 @@ def read_target(value: object) -> Json:
     target = {"kind": name, **KINDS[name].read(given)}
     refuse_large(target, "target")
     return target
+
+
+def check_input(given: Json, target: Json) -> None:
+    """Refuse an input that a run of this stored target would not use."""
+    kind = kind_of(target)
+    unknown = (name for name in given if name not in kind.input_properties)
+    detail = f"is no input for {kind.name} targets"
+    hint = f"allowed are {', '.join(kind.input_properties)}" if kind.input_properties else "leave it out"
+    refuse_any(
+        [
+            FieldError(f"input.{name[:60]}", f"{abbreviate(name)} {detail}", hint, "unknown_field")
+            for name in islice(unknown, MAX_ERRORS)
+        ]
+    )
+    kind.check_input(given, target)
 
 
 def kind_of(target: Json) -> TargetKind:

@@ -24,6 +24,10 @@ class CeleryKind(TargetKind):
         "args": {"type": "array", "items": {}},
         "kwargs": {"type": "object"},
     }
+    input_properties = {
+        "args": {"type": "array", "items": {}, "description": "Instead of the job's."},
+        "kwargs": {"type": "object", "description": "Added to the job's; those of the same name go first."},
+    }
     required = ("task",)
     example = '{"kind": "celery", "task": "payments.tasks.settle", "args": [], "kwargs": {}}'
     exported_field = "target.task"
@@ -33,11 +37,10 @@ class CeleryKind(TargetKind):
         if not isinstance(task, str) or not 1 <= len(task) <= MAX_TASK_LENGTH:
             detail = f"{abbreviate(task)} is not the name of a task"
             raise invalid("target.task", detail, "such as payments.tasks.settle")
-        args = given.get("args", [])
-        if not isinstance(args, list):
-            hint = "a list of positional arguments"
-            raise invalid("target.args", f"{abbreviate(args)} is not a list", hint)
-        return {"task": task, "args": args, "kwargs": expect_object(given.get("kwargs", {}), "target.kwargs")}
+        return {"task": task, **_read_arguments(given, "target")}
+
+    def check_input(self, given: Json, target: Json) -> None:
+        _read_arguments(given, "input")
 
     def key(self, target: Json) -> str:
         return str(target["task"])
@@ -61,6 +64,14 @@ class CeleryKind(TargetKind):
 
     def recipient(self, target: Json) -> object:
         return target.get("task")
+
+
+def _read_arguments(given: Json, field: str) -> Json:
+    args = given.get("args", [])
+    if not isinstance(args, list):
+        hint = "a list of positional arguments"
+        raise invalid(f"{field}.args", f"{abbreviate(args)} is not a list", hint)
+    return {"args": args, "kwargs": expect_object(given.get("kwargs", {}), f"{field}.kwargs")}
 
 
 def is_reserved(task: str) -> bool:

@@ -3,7 +3,14 @@
 import re
 
 from jobs.spec.targets.kind import TargetKind
-from jobs.validation.checks import Json, abbreviate, expect_object, invalid, whole_number
+from jobs.validation.checks import (
+    MAX_PAYLOAD_BYTES,
+    Json,
+    abbreviate,
+    expect_object,
+    invalid,
+    whole_number,
+)
 from jobs.validation.schema import STRINGS, number, obj, text
 from scheduler_project.sdk.secret_values.references import names_in
 
@@ -34,12 +41,18 @@ class CommandKind(TargetKind):
         ),
         "network": {"type": "boolean", "description": "False: it reaches no network at all."},
     }
+    input_properties = {
+        "argv": {"type": "array", "items": text(), "description": "Appended to the job's."},
+        "env": {**STRINGS, "description": "Added to the job's, instead of variables of the same name."},
+        "stdin": text("What the command reads from its standard input.", maxLength=MAX_PAYLOAD_BYTES),
+    }
     required = ("argv",)
     example = '{"kind": "command", "argv": ["…"], "env": {}}'
     executor = "runs.targets.command.run.execute"
 
     def read(self, given: Json) -> Json:
-        command: Json = {"argv": _read_argv(given.get("argv")), "env": _read_env(given.get("env", {}))}
+        env = _read_env(given.get("env", {}), "target.env")
+        command: Json = {"argv": _read_argv(given.get("argv")), "env": env}
         if given.get("limits"):
             limits = expect_object(given["limits"], "target.limits", LIMITS)
             command["limits"] = {
@@ -54,10 +67,18 @@ class CommandKind(TargetKind):
         return command
 
     def check_secret_places(self, target: Json) -> None:
-        if names_in(target["argv"]):
-            detail = "a secret in the arguments of a command can be read by everybody on the worker's machine"
-            hint = "put it into target.env, where the command alone reads it"
-            raise invalid("target.argv", detail, hint, "secret_reference")
+        _refuse_secrets_in_argv(target["argv"], "target")
+
+    def check_input(self, given: Json, target: Json) -> None:
+        words = given.get("argv", [])
+        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+            hint = 'such as ["--day", "2026-11-19"], appended to those of the job'
+            raise invalid("input.argv", f"{abbreviate(words)} is not a list of strings", hint)
+        _refuse_many_words(len(target["argv"]) + len(words), "input.argv")
+        _refuse_secrets_in_argv(words, "input")
+        _read_env(given.get("env", {}), "input.env")
+        if not isinstance(stdin := given.get("stdin", ""), str):
+            raise invalid("input.stdin", f"{abbreviate(stdin)} is not a string", "the text that it reads")
 
     def recipient(self, target: Json) -> object:
         return target.get("argv")
@@ -77,15 +98,26 @@ def _read_argv(argv: object) -> list[str]:
     if not words or not argv or not argv[0]:  # type: ignore[index]
         hint = 'a list of strings such as ["ls", "-l"]; no shell reads it'
         raise invalid("target.argv", f"{abbreviate(argv)} is not a command", hint)
-    if len(argv) > MAX_WORDS:  # type: ignore[arg-type]
-        raise invalid("target.argv", f"{len(argv)} words are too many", f"at most {MAX_WORDS}")  # type: ignore[arg-type]
+    _refuse_many_words(len(argv), "target.argv")  # type: ignore[arg-type]
     return list(argv)  # type: ignore[call-overload, no-any-return]
 
 
-def _read_env(value: object) -> dict[str, str]:
-    env = expect_object(value, "target.env")
+def _refuse_many_words(count: int, field: str) -> None:
+    if count > MAX_WORDS:
+        raise invalid(field, f"{count} words are too many", f"at most {MAX_WORDS}")
+
+
+def _refuse_secrets_in_argv(argv: list[str], field: str) -> None:
+    if names_in(argv):
+        detail = "a secret in the arguments of a command can be read by everybody on the worker's machine"
+        hint = f"put it into {field}.env, where the command alone reads it"
+        raise invalid(f"{field}.argv", detail, hint, "secret_reference")
+
+
+def _read_env(value: object, field: str) -> dict[str, str]:
+    env = expect_object(value, field)
     for name, given in env.items():
-        where = f"target.env.{name[:60]}"
+        where = f"{field}.{name[:60]}"
         if not ENV_NAME.fullmatch(name):
             raise invalid(where, f"{abbreviate(name)} is not the name of a variable", "such as MY_NAME")
         if why_not := why_not_in_environment(name):

@@ -60,6 +60,14 @@ class HttpKind(TargetKind):
             description="An answer 202 means that the outcome follows by `POST …/runs/{id}/complete`.",
         ),
     }
+    input_properties = {
+        "body": {"description": "Any JSON, instead of the job's body.", "nullable": True},
+        "query": {
+            **STRINGS,
+            "description": "Added to the URL's query, instead of parameters of the same name.",
+        },
+        "headers": {**STRINGS, "description": "Added to the job's, instead of those of the same name."},
+    }
     required = ("url",)
     example = '{"kind": "http", "url": "https://…", "method": "POST", "headers": {}, "body": {}}'
     executor = "runs.targets.http.call.execute"
@@ -73,11 +81,22 @@ class HttpKind(TargetKind):
         return {
             "method": method.upper(),
             "url": _read_url(given.get("url")),
-            "headers": _read_headers(given.get("headers", {})),
+            "headers": _read_headers(given.get("headers", {}), "target.headers"),
             "body": given.get("body"),
             "expect": _read_expect(given.get("expect", ANY_SUCCESS)),
             **optional,
         }
+
+    def check_input(self, given: Json, target: Json) -> None:
+        method = target.get("method")
+        if given.get("body") is not None and target.get("body") is None and method in ("GET", "HEAD"):
+            detail = f"the job's method is {method}, which sends no body"
+            raise invalid("input.body", detail, "leave it out, or give the job the method POST")
+        for name, value in expect_object(given.get("query", {}), "input.query").items():
+            if not isinstance(value, str):
+                where = f"input.query.{name[:60]}"
+                raise invalid(where, f"{abbreviate(value)} is not a string", "every value is a string")
+        _read_headers(given.get("headers", {}), "input.headers")
 
     def recipient(self, target: Json) -> object:
         return urlsplit(str(target.get("url")))[:2]
@@ -113,10 +132,10 @@ def _read_url(value: object) -> str:
     return value
 
 
-def _read_headers(value: object) -> dict[str, str]:
-    headers = expect_object(value, "target.headers")
+def _read_headers(value: object, field: str) -> dict[str, str]:
+    headers = expect_object(value, field)
     for name, given in headers.items():
-        where = f"target.headers.{name[:60]}"
+        where = f"{field}.{name[:60]}"
         if not HEADER_NAME.fullmatch(name):
             detail = f"{abbreviate(name)} is not the name of a header"
             raise invalid(where, detail, "letters, digits and hyphens")

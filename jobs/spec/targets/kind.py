@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from jobs.validation.checks import Json, invalid
-from jobs.validation.schema import Schema, ref, text
+from jobs.validation.schema import Schema, obj, ref, text
 
 if TYPE_CHECKING:
     from jobs.models import Pool
@@ -20,6 +20,8 @@ class TargetKind(ABC):
     # Of this kind's targets without `kind`; `required` names those that must be given.
     properties: Schema
     required: tuple[str, ...]
+    # What a run may be given beside its target, for that run alone.
+    input_properties: Schema = {}
     # An example in JSON, for the admin form.
     example: str
     # Dotted name of the callable by which the platform's own workers execute it; empty: code bases register theirs.
@@ -31,6 +33,10 @@ class TargetKind(ABC):
     def read(self, given: Json) -> Json:
         """Check a target as it was written and return what is stored, without `kind`."""
 
+    def check_input(self, given: Json, target: Json) -> None:
+        """Check what a run of a stored target is given; other names than `input_properties` were refused before."""
+        return
+
     @property
     def component(self) -> str:
         return f"{self.name.title()}Target"
@@ -39,6 +45,14 @@ class TargetKind(ABC):
     def schema(self) -> Schema:
         properties = {"kind": text(enum=[self.name]), **self.properties}
         return {"type": "object", "properties": properties, "required": ["kind", *self.required]}
+
+    @property
+    def input_component(self) -> str:
+        return f"{self.name.title()}Input"
+
+    @property
+    def input_schema(self) -> Schema:
+        return obj(self.input_properties, additionalProperties=False)
 
     def key(self, target: Json) -> str:
         """Name what a worker must know to be given this target."""

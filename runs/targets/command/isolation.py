@@ -93,7 +93,9 @@ def not_for_commands(where: str) -> list[str]:
     return [os.path.realpath(folder) for folder in folders if folder]
 
 
-def launch(argv: Sequence[str], env: dict[str, str], where: str, options: Options) -> subprocess.Popen[bytes]:
+def launch(
+    argv: Sequence[str], env: dict[str, str], where: str, options: Options, stdin: str = ""
+) -> subprocess.Popen[bytes]:
     with ExitStack() as files:
         try:
             order = kept_open(files, written_order(argv, env))
@@ -109,7 +111,8 @@ def launch(argv: Sequence[str], env: dict[str, str], where: str, options: Option
             [python, "-I", "-S", LAUNCHER, str(order), where, *words],
             env={},
             cwd=tempfile.gettempdir(),
-            stdin=subprocess.DEVNULL,
+            # A file and no pipe: nobody has to feed it, and a command that does not read it ends all the same.
+            stdin=kept_open(files, written_file("stdin", encoded(stdin))) if stdin else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
@@ -143,7 +146,11 @@ def written_order(argv: Sequence[str], env: dict[str, str]) -> int:
     words = [str(len(argv)), *argv, *(f"{name}={value}" for name, value in env.items())]
     if any("\0" in word for word in words):
         raise ValueError("an argument or a variable holds a NUL")
-    return written_file("order", "\0".join(words).encode("utf-8", "surrogateescape"))
+    return written_file("order", encoded("\0".join(words)))
+
+
+def encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
 
 
 def written_file(name: str, content: bytes) -> int:
@@ -206,11 +213,11 @@ in_sandbox, in_offline_sandbox = Trial(SANDBOX), Trial(SANDBOX, OFFLINE)
 
 @contextmanager
 def started(
-    argv: Sequence[str], env: dict[str, str], target: Mapping[str, Any]
+    argv: Sequence[str], env: dict[str, str], target: Mapping[str, Any], stdin: str = ""
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Start the command, and kill its whole process group at the end, whatever happens."""
     where = where_to_run()
-    with launch(argv, env, where, options(target, where)) as process:
+    with launch(argv, env, where, options(target, where), stdin) as process:
         try:
             yield process
         finally:

@@ -4,7 +4,7 @@ import signal
 from collections.abc import Sequence
 from typing import Any
 
-from jobs.spec.targets.command import why_not_in_environment
+from jobs.spec.targets.command import CommandKind, why_not_in_environment
 from runs.targets.command.isolation import PATH, started
 from runs.targets.command.output import stream_output
 from scheduler_project.sdk.outcomes import PERMANENT, TRANSIENT, PermanentError
@@ -24,10 +24,11 @@ SAID_BY_CODE = {126: ": it cannot be executed", 127: ": it was not found"}
 
 
 def execute(attempt: TargetCall) -> dict[str, Any]:
-    argv = [str(part) for part in attempt.target["argv"]]
-    if not argv:
+    given = attempt.given(*CommandKind.input_properties)
+    if not attempt.target["argv"]:
         raise PermanentError("The command is empty")
-    with started(argv, environment(attempt), attempt.target) as process:
+    argv = [str(part) for part in (*attempt.target["argv"], *given.get("argv", ()))]
+    with started(argv, environment(attempt), attempt.target, str(given.get("stdin", ""))) as process:
         attempt.body_is(process.pid, processes.started(process.pid))
         stream_output(process, attempt)
         code = process.wait()
@@ -50,7 +51,8 @@ def failure(argv: Sequence[str], code: int) -> TargetFailed:
 
 def environment(attempt: TargetCall) -> dict[str, str]:
     claim = attempt.claim
-    given = {str(name): str(value) for name, value in (attempt.target.get("env") or {}).items()}
+    variables = {**(attempt.target.get("env") or {}), **(attempt.input.get("env") or {})}
+    given = {str(name): str(value) for name, value in variables.items()}
     for name in given:
         if why_not := why_not_in_environment(name):
             raise PermanentError(why_not)

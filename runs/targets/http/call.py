@@ -8,13 +8,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, unquote_plus, urlencode, urlsplit
 
 import httpcore
 import httpx
 from django.conf import settings
 
-from jobs.spec.targets.http import MAX_TIMEOUT, METHODS, MIN_TIMEOUT, is_connection_header, is_platform_header
+from jobs.spec.targets.http import (
+    MAX_TIMEOUT,
+    METHODS,
+    MIN_TIMEOUT,
+    HttpKind,
+    is_connection_header,
+    is_platform_header,
+)
 from jobs.validation import durations
 from runs.targets.http.answer import beginning_of, judge, result_of
 from runs.targets.http.signature import MAX_KEYS, SIGNATURE, keys_in, signature
@@ -84,10 +91,11 @@ def seconds_for(attempt: TargetCall) -> float:
 
 
 def first_call(attempt: TargetCall) -> SignedCall:
-    target = attempt.target
+    target, of_run = attempt.target, attempt.given(*HttpKind.input_properties)
     method, url = str(target.get("method", "POST")).upper(), str(target["url"])
     refuse_nonsense(method, url)
-    given = headers_given(target.get("headers") or {})
+    url = with_query(url, of_run.get("query") or {})
+    given = headers_given(replaced(target.get("headers") or {}, of_run.get("headers") or {}))
     body, kind = content_of(attempt)
     if kind and "content-type" not in (name.lower() for name in given):
         given["Content-Type"] = kind
@@ -107,6 +115,23 @@ def refuse_nonsense(method: str, url: str) -> None:
         raise PermanentError(f"The URL of {without_secrets(url)} holds a login")
     if method not in METHODS:
         raise PermanentError(f"{method[:20]!r} is not a method that a target may use")
+
+
+def with_query(url: str, query: Mapping[str, str]) -> str:
+    """Add parameters to a URL, in place of those of the same name; the others stay as they are written."""
+    if not query:
+        return url
+    parts = urlsplit(url)
+    kept = [
+        pair for pair in parts.query.split("&") if pair and unquote_plus(pair.partition("=")[0]) not in query
+    ]
+    return parts._replace(query="&".join([*kept, urlencode(query, quote_via=quote, safe="")])).geturl()
+
+
+def replaced(headers: Mapping[str, Any], by: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the headers with those of a run in place of the same ones, in whatever case they are written."""
+    names = {name.lower() for name in by}
+    return {**{name: value for name, value in headers.items() if name.lower() not in names}, **by}
 
 
 def headers_given(headers: Mapping[str, Any]) -> dict[str, str]:

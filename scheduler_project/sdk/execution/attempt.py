@@ -68,7 +68,7 @@ def values_to_mask(claim: Claim) -> list[str]:
 
     An HTTP server may send back the callback token that it was given.
     """
-    found = [*secret_values_of(claim.target), *claim.secrets.values()]
+    found = [*secret_values_of(claim.target), *secret_values_of(claim.input or {}), *claim.secrets.values()]
     if claim.target.get("callback"):
         found.append(token_of(claim.token, claim.run_id, claim.claim_seq))
     return found

@@ -111,6 +111,7 @@ def arguments(attempt: TargetCall) -> tuple[list[Any], dict[str, Any]]:
     target, given = attempt.target, attempt.input
     if given.get(WHOLE):
         return list(given["args"]), dict(given["kwargs"])
+    given = attempt.given("args", "kwargs")
     args = given.get("args", target.get("args") or [])
     return list(args), {**(target.get("kwargs") or {}), **(given.get("kwargs") or {})}
 

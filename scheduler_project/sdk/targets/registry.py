@@ -12,7 +12,7 @@ from celery import Celery
 from ..ledger import callback_token
 from ..ledger.interface import Claim
 from ..logs.capture import AttemptLog
-from ..outcomes import UnknownTarget
+from ..outcomes import BadArguments, UnknownTarget
 from ..shared.owned_slot import OwnedSlot
 
 MAX_TASK_NAME = 200
@@ -72,6 +72,12 @@ class TargetCall:
     @property
     def input(self) -> dict[str, Any]:
         return self.claim.input or {}
+
+    def given(self, *known: str) -> dict[str, Any]:
+        """Return the run's input, of which the executor uses these parts; refuse what it would ignore."""
+        if unknown := sorted(set(self.input) - set(known)):
+            raise BadArguments(f"The input has no part {unknown[0][:60]!r}: allowed are {', '.join(known)}")
+        return self.input
 
     @property
     def callback_token(self) -> str:

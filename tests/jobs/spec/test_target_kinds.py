@@ -46,6 +46,7 @@ def test_every_kind_is_whole(kind: TargetKind) -> None:
     assert set(example) <= {"kind", *kind.properties} and {"kind", *kind.required} <= set(example)
     assert COMPONENTS["Target"]["discriminator"]["mapping"][kind.name].endswith(f"/{kind.component}")
     assert COMPONENTS[kind.component] == kind.schema
+    assert COMPONENTS[kind.input_component] == kind.input_schema and kind.input_properties
     assert kind.recipient(example)
     if kind.executor:
         assert callable(import_string(kind.executor))

@@ -45,11 +45,11 @@ def make_history(job: Job, number: int, step: timedelta = timedelta(minutes=1)) 
 
 
 def test_a_run_is_asked_for_and_read(caller: Caller, job: Job) -> None:
-    response = caller.post(f"jobs/{job.pk}/run", {"input": {"date": "today"}, "reason": "by hand"})
+    response = caller.post(f"jobs/{job.pk}/run", {"input": {"args": ["today"]}, "reason": "by hand"})
     assert response.status_code == 201
     run = response.json()
     assert response["Location"] == run["links"]["self"] == f"/api/v1/runs/{run['id']}"
-    assert (run["state"], run["trigger"], run["input"]) == ("ready", "manual", {"date": "today"})
+    assert (run["state"], run["trigger"], run["input"]) == ("ready", "manual", {"args": ["today"]})
     assert (run["job"], run["job_name"], run["version"]) == (str(job.pk), "settle", 1)
     assert run["requested_by"] == str(caller.key)
     assert caller.get(run["links"]["self"]).json() == run

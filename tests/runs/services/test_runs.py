@@ -40,10 +40,10 @@ def entries(run: Run) -> list[str]:
 
 def test_a_run_asked_for_is_ready_now() -> None:
     job = post_job(priority=700, max_concurrency=1)
-    run = run_now(job, {"date": "2026-11-18"})
+    run = run_now(job, {"kwargs": {"date": "2026-11-18"}})
     live = LiveRun.objects.get(pk=run.pk)
     assert (run.trigger, run.version, run.state, run.priority) == (Trigger.MANUAL, 1, None, 700)
-    assert run.input == live.input == {"date": "2026-11-18"}
+    assert run.input == live.input == {"kwargs": {"date": "2026-11-18"}}
     assert (live.state, live.target_key, live.gated) == ("ready", job.spec.target_key, True)
     assert milliseconds(run.planned_at) == run.pk.int >> 80
     assert run.planned_at <= database_now()
@@ -130,12 +130,12 @@ def test_a_finished_run_cannot_be_cancelled(state: str) -> None:
 def test_a_retry_is_a_new_run_of_the_same_version_input_and_time(state: str) -> None:
     job = post_job()
     run = make_finished_run(
-        job, FinalState(state), input={"a": 1}, planned_at=database_now() - timedelta(hours=3)
+        job, FinalState(state), input={"args": [1]}, planned_at=database_now() - timedelta(hours=3)
     )
     edit_job(job, {"target": {"kind": "command", "argv": ["later"]}, "priority": 10})
     retry = retry_run(run, reason="fixed upstream")
     live = LiveRun.objects.get(pk=retry.pk)
-    assert (retry.retry_of, retry.version, retry.input) == (run.pk, 1, {"a": 1})
+    assert (retry.retry_of, retry.version, retry.input) == (run.pk, 1, {"args": [1]})
     assert (retry.trigger, retry.planned_at, retry.priority) == (Trigger.RETRY, run.planned_at, 10)
     assert (live.state, live.target_key) == ("ready", "tests.succeeds")
     assert retry.pk.int >> 80 > milliseconds(run.planned_at)

@@ -201,6 +201,12 @@ def test_what_a_run_was_given_goes_before_what_its_job_says(table: Table) -> Non
     assert (seen["args"], seen["kwargs"]) == ((9,), {"a": 1, "b": 2})
 
 
+def test_an_input_that_a_task_would_not_get_is_a_user_error(table: Table) -> None:
+    outcome = table.call("t.looks", 1, input={"args": [9], "name": "bob"})
+    assert (outcome.error_class, outcome.error_type, seen) == ("user", "BadArguments", {})
+    assert "'name'" in (outcome.error_line or "") and "args, kwargs" in (outcome.error_line or "")
+
+
 @pytest.mark.parametrize(("options", "delay"), [({"countdown": 7}, 7.0), ({}, None), ({"countdown": 0}, 0.0)])
 def test_retry_becomes_the_ledgers_business(
     table: Table, options: dict[str, Any], delay: float | None

@@ -24,7 +24,7 @@ from runs.targets.command import seccomp as call_filter
 from runs.targets.command.run import execute
 from scheduler_project.sdk.execution import attempt
 from scheduler_project.sdk.execution.interrupts import Interrupts
-from scheduler_project.sdk.outcomes import PermanentError
+from scheduler_project.sdk.outcomes import BadArguments, PermanentError
 from scheduler_project.sdk.targets.registry import TargetFailed, Targets
 from tests.runs.targets.executed import OneSlot
 from tests.runs.targets.ordinary_user import SYSTEM_PYTHON
@@ -124,6 +124,44 @@ def test_the_worker_s_environment_is_not_passed_on(run: Runner, monkeypatch: pyt
     run("env", PLACE="Berlin")
     assert "PLACE=Berlin" in run.log and f"BEATKEEPER_RUN={run.claim.run_id}" in run.log
     assert "DATABASE_URL" not in run.log and "secret" not in run.log
+
+
+def test_a_run_can_bring_its_own_words_variables_and_standard_input(run: Runner) -> None:
+    target = {"kind": "command", "argv": ["sh", "-c", 'echo "$0 $1 $A $B"; cat'], "env": {"A": "1", "B": "1"}}
+    given = {"argv": ["one", "two"], "env": {"B": "2"}, "stdin": "first\nsecond ü"}
+    assert run.carry_out(execute, make_claim(target, input=given)) == {"exit_code": 0}
+    lines = [json.loads(line)["m"] for line in run.log.splitlines()]
+    assert lines == ["one two 1 2", "first", "second ü"]
+
+
+def test_standard_input_that_is_not_read_holds_up_nothing(run: Runner) -> None:
+    target = {"kind": "command", "argv": ["true"]}
+    assert run.carry_out(execute, make_claim(target, input={"stdin": "x" * 65_000})) == {"exit_code": 0}
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [({"env": {"LD_PRELOAD": "/tmp/x.so"}}, PermanentError), ({"A": "1"}, BadArguments)],
+)
+def test_an_input_that_came_past_the_api_is_refused_by_the_worker(
+    run: Runner, given: Any, error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        run.carry_out(execute, make_claim({"kind": "command", "argv": ["true"]}, input=given))
+
+
+def test_a_secret_in_the_variables_of_an_input_is_masked(run: Runner) -> None:
+    given = {"env": {"DB_PASS": "hush-hush"}}
+    claim = run.claim = make_claim({"kind": "command", "argv": ["env"]}, input=given)
+    targets = Targets(Celery("masked"))
+    targets.add("command", execute)
+    assert run.owned_slot is not None
+    outcome = attempt.execute(
+        claim, run.owned_slot, targets, run.store, Interrupts(run.owned_slot), "worker@host"
+    )
+    assert outcome.log is not None
+    log = run.store.read(outcome.log).decode()
+    assert "DB_PASS=***" in log and "hush-hush" not in log
 
 
 def test_there_is_no_input_to_wait_for(run: Runner) -> None:

@@ -1,6 +1,8 @@
 """HTTP targets against a real server on this machine, and what is refused before anything is sent."""
 
 import gzip
+import hashlib
+import hmac
 import ipaddress
 import json
 import os
@@ -29,7 +31,7 @@ from runs.targets.http.answer import retry_after
 from runs.targets.http.call import execute
 from runs.targets.http.ssrf import AddressRefused, CheckedAddresses, is_public
 from scheduler_project.sdk.ledger.callback_token import token_of
-from scheduler_project.sdk.outcomes import PermanentError, now_utc, stated_failure
+from scheduler_project.sdk.outcomes import BadArguments, PermanentError, now_utc, stated_failure
 from scheduler_project.sdk.retries import MAX_REQUESTED_DELAY, verdict_on
 from scheduler_project.sdk.secret_values.names import secret_values_of
 from scheduler_project.sdk.targets.registry import TargetCall, TargetFailed, WaitForCallback
@@ -154,6 +156,41 @@ def test_reserved_headers_are_ours(call: Caller, server: Server) -> None:
 def test_a_run_can_bring_its_own_body(call: Caller, server: Server) -> None:
     call(f"http://{server.host}/echo", [server.host], body={"a": 1}, input={"body": {"a": 2}})
     assert json.loads(server.requests[0]["body"]) == {"a": 2}
+
+
+def test_a_run_can_bring_its_own_query_and_headers(call: Caller, server: Server) -> None:
+    given = {"query": {"day": "1 & 2", "new": "x"}, "headers": {"x-team": "blue", "X-More": "yes"}}
+    url = f"http://{server.host}/echo?a=%2Fb&day=0&flag"
+    call(url, [server.host], headers={"X-Team": "red", "X-Kept": "1"}, input=given)
+    [request] = server.requests
+    assert request["path"] == "/echo?a=%2Fb&flag&day=1%20%26%202&new=x"
+    headers = {name.lower(): value for name, value in request["headers"].items()}
+    assert (headers["x-team"], headers["x-more"], headers["x-kept"]) == ("blue", "yes", "1")
+
+
+def test_the_query_of_a_run_is_signed_with_the_call(call: Caller, server: Server) -> None:
+    given = {"query": {"day": "1"}}
+    call(f"http://{server.host}/echo", [server.host], sign={"secret": "key"}, input=given)
+    [request] = server.requests
+    stamp, _, digest = request["headers"]["Beatkeeper-Signature"].partition(",v1=")
+    message = "\n".join([stamp.removeprefix("t="), "POST", "/echo?day=1", ""]).encode()
+    assert hmac.new(b"key", message, hashlib.sha256).hexdigest() == digest
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"headers": {"Host": "other"}}, PermanentError),
+        ({"headers": {"X": "a\r\nHost: other"}}, PermanentError),
+        ({"json": {}}, BadArguments),
+    ],
+)
+def test_an_input_that_came_past_the_api_is_refused_by_the_call(
+    call: Caller, server: Server, given: Any, error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        call(f"http://{server.host}/echo", [server.host], input=given)
+    assert server.requests == []
 
 
 @pytest.mark.parametrize(
