@@ -17,7 +17,7 @@ from auditlog.context import acting_as, current_actor
 from auditlog.models import ActorKind
 from auditlog.record import record
 from jobs.clock import database_now
-from jobs.errors import Conflict, Missing
+from jobs.errors import Conflict, InvalidInput, Missing
 from jobs.models import JobVersion, Tenant
 from jobs.services.locking import limit_waiting
 from jobs.spec.targets import check_input
@@ -140,9 +140,15 @@ def step(identity: UUID) -> int:
 
 
 def _run_again(redrive: Redrive, letters: Sequence[tuple[UUID, datetime]], next_at: datetime) -> int:
-    done = dead_letters.redrive(
-        redrive.tenant, [run for run, _ in letters], redrive.input, reason=redrive.reason, of=redrive
-    )
+    runs = [run for run, _ in letters]
+    try:
+        done = dead_letters.redrive(redrive.tenant, runs, redrive.input, reason=redrive.reason, of=redrive)
+    except InvalidInput as refusal:
+        # A secret that its input refers to is gone: no run of the group can have it.
+        redrive.last_refusal = str(refusal)
+        redrive.save(update_fields=["last_refusal"])
+        _end(redrive, RedriveState.STOPPED, database_now())
+        return 0
     redrive.made += len(done.runs)
     redrive.refused += len(done.refused)
     if done.refused:

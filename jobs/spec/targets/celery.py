@@ -26,7 +26,7 @@ class CeleryKind(TargetKind):
     }
     input_properties = {
         "args": {"type": "array", "items": {}, "description": "Instead of the job's."},
-        "kwargs": {"type": "object", "description": "Added to the job's; those of the same name go first."},
+        "kwargs": {"type": "object", "description": "Added to the job's, instead of those of the same name."},
     }
     required = ("task",)
     example = '{"kind": "celery", "task": "payments.tasks.settle", "args": [], "kwargs": {}}'

@@ -12,6 +12,7 @@ from django.db import IntegrityError, transaction
 from auditlog.models import AuditEntry
 from jobs.errors import InvalidInput, JobNotRunnable, Missing
 from jobs.models import Job, Tenant
+from jobs.secrets.service import create_secret, delete_secret
 from jobs.services.definition import delete_job
 from jobs.services.status import cancel_job
 from runs.models import DeadLetter, LiveRun, NodeState, Redrive, RedriveState, Run
@@ -250,6 +251,16 @@ class TestGroupsOnTheirWay:
         later = make_dead(job, finished_at=now() + SECOND)
         assert [self.pass_of(redrive) for _ in range(2)] == [1, 0]
         assert DeadLetter.objects.filter(decision="").get().run_id == later.pk
+
+    def test_it_stops_when_a_secret_of_its_input_is_gone(self, tenant: Tenant, job: Job) -> None:
+        make_dead(job, finished_at=now() - SECOND)
+        create_secret(tenant, {"name": "KEY", "value": "a value of it"})
+        redrive = redrives.start(tenant, "f00d", 60, {"args": ["${secret:KEY}"]})
+        delete_secret(tenant.secrets.get())
+        assert redrives.work_off() == 0
+        redrive.refresh_from_db()
+        assert redrive.state == RedriveState.STOPPED and "no secret KEY" in redrive.last_refusal
+        assert DeadLetter.objects.get().decision == "" and not LiveRun.objects.exists()
 
     def test_what_cannot_go_is_counted_and_left(self, tenant: Tenant, job: Job) -> None:
         gone = post_job(tenant)
