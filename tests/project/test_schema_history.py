@@ -10,8 +10,11 @@ from django.db import connection
 from scheduler_project.doctor import database
 from scheduler_project.doctor.findings import Level
 from scheduler_project.schema_history import foreign_migrations
+from tests.support.processes import CHECKOUT
 
-OURS = [("beatkeeper_runs", "0001_initial"), ("beatkeeper_runs", "0002_guards"), ("auth", "0012_any")]
+RUNS = [path.stem for path in sorted((CHECKOUT / "runs" / "migrations").glob("0*.py"))]
+OURS = [*(("beatkeeper_runs", name) for name in RUNS), ("auth", "0012_any")]
+NEWER = [("beatkeeper_runs", f"{len(RUNS) + number:04}_newer") for number in (1, 2)]
 
 
 @pytest.mark.parametrize(
@@ -20,7 +23,7 @@ OURS = [("beatkeeper_runs", "0001_initial"), ("beatkeeper_runs", "0002_guards"),
         ([], []),
         (OURS, []),
         (OURS[:1], []),
-        ([*OURS, ("beatkeeper_runs", "0003_newer"), ("beatkeeper_runs", "0004_newer")], []),
+        ([*OURS, *NEWER], []),
         ([*OURS, ("beatkeeper_runs", "0012_ready_order")], ["beatkeeper_runs.0012_ready_order"]),
         ([("beatkeeper_auditlog", "0002_append_only")], ["beatkeeper_auditlog.0002_append_only"]),
     ],
