@@ -108,5 +108,9 @@ class BodyTooLarge(DomainError, code="body_too_large"):
         super().__init__(f"the body is over {max_bytes} bytes")
 
 
+class UnsupportedBody(DomainError, code="unsupported_media_type"):
+    """The body is in a form that is not read here."""
+
+
 class Missing(DomainError, code="not_found"):
     """There is nothing at this address."""

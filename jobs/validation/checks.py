@@ -27,8 +27,7 @@ def unstorable(value: object, field: str = "", depth: int = 0) -> Iterator[Field
         yield FieldError(field[:200], f"nested deeper than {MAX_DEPTH} levels", code="too_deep")
     elif isinstance(value, dict):
         for name, item in value.items():
-            printable = name[:60].encode("ascii", "backslashreplace").decode().replace("\x00", "\\0")
-            below = f"{field}.{printable}".lstrip(".")
+            below = f"{field}.{printable(name)}".lstrip(".")
             yield from unstorable(name, below, depth + 1)
             yield from unstorable(item, below, depth + 1)
     elif isinstance(value, list):
@@ -38,6 +37,16 @@ def unstorable(value: object, field: str = "", depth: int = 0) -> Iterator[Field
         yield FieldError(field, "the number is too large", code="out_of_range")
     elif isinstance(value, str) and not is_storable(value):
         yield FieldError(field, "the text holds what is no character: NUL, or half a surrogate pair")
+
+
+def printable(name: str) -> str:
+    """Write the name of a field in ASCII, so that any answer and any log can hold it."""
+    return name[:60].encode("ascii", "backslashreplace").decode().replace("\x00", "\\0")
+
+
+def visible(text: str) -> str:
+    """Escape what cannot be seen, so that nobody's name begins a line or a colour in a log or on a terminal."""
+    return text if text.isprintable() else json.dumps(text, ensure_ascii=False)[1:-1]
 
 
 def is_storable(text: str) -> bool:

@@ -12,7 +12,7 @@ from rest_framework import exceptions
 from rest_framework.response import Response
 
 from auditlog.context import current
-from jobs.errors import BodyTooLarge, Conflict, DomainError, InvalidInput, KeyReused, Missing
+from jobs.errors import BodyTooLarge, Conflict, DomainError, InvalidInput, KeyReused, Missing, UnsupportedBody
 from scheduler_project.sdk.errors import LedgerRefused, LedgerUnavailable
 
 logger = logging.getLogger(__name__)
@@ -23,6 +23,7 @@ STATUS: tuple[tuple[type[DomainError], int], ...] = (
     (Missing, 404),
     (Conflict, 409),
     (BodyTooLarge, 413),
+    (UnsupportedBody, 415),
     (KeyReused, 422),
     (DomainError, 400),
 )
@@ -44,7 +45,6 @@ CODES = {
 HINTS = {
     401: "send `Authorization: Bearer <key>` with a key of your tenant",
     404: "missing, or of another tenant; addresses have no slash at their end",
-    415: "send Content-Type: application/json",
     503: "try again in a few seconds",
 }
 
