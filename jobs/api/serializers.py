@@ -21,7 +21,7 @@ class InstantField(serializers.DateTimeField):
     """Write an instant in UTC and whole milliseconds."""
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**{"help_text": "UTC, whole milliseconds.", **kwargs})
+        super().__init__(**{"help_text": "UTC, whole milliseconds; what is finer is cut off.", **kwargs})
 
     def to_representation(self, value: datetime) -> str:
         return instant(value)

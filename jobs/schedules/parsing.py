@@ -23,6 +23,11 @@ KEYS = {
     "at": {"timezone", "calendar", "jitter"},
 }
 KNOWN_KEYS = ("cron", "timezone", "every", "at", "start", "end", "calendar", "jitter")
+# What others call them.
+OTHER_WORDS = {
+    **{"interval": "every", "period": "every", "expression": "cron", "crontab": "cron"},
+    **{"run_at": "at", "once": "at", "tz": "timezone", "zone": "timezone"},
+}
 KINDS_HINT = 'one of {"cron": "*/5 * * * *"}, {"every": "PT30S"}, {"at": "2026-11-18T12:00:00Z"}, or null'
 MAX_EVERY = timedelta(days=3650)
 EVERY_HINT = (
@@ -54,7 +59,7 @@ def parse(spec: object, hash_id: str = "", calendar: WorkingTime | None = None) 
         raise BadSchedule("schedule", f"{kind_of(spec)} is not a schedule", KINDS_HINT)
     for key in spec:
         if key not in KNOWN_KEYS:
-            near = get_close_matches(str(key), KNOWN_KEYS, n=1)
+            near = [OTHER_WORDS[key]] if key in OTHER_WORDS else get_close_matches(str(key), KNOWN_KEYS, n=1)
             hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(KNOWN_KEYS)}"
             raise BadSchedule(f"schedule.{str(key)[:50]}", f"{str(key)[:50]} is not known", hint)
     given = {key: value for key, value in spec.items() if value is not None}
@@ -270,8 +275,9 @@ def read_instant(value: object, where: str, hint: str = INSTANT_HINT) -> datetim
         year, month, day, hour, minute, second = (int(number or 0) for number in numbers)
         local = datetime(year, month, day, hour, minute, second, microsecond, timezone(offset))
         instant = local.astimezone(UTC)
-    except (ValueError, OverflowError) as error:
-        raise BadSchedule(where, f"{value} does not exist: {error}", hint) from None
+    except (ValueError, OverflowError):
+        detail = f"{value} does not exist: there is no such day, time or offset"
+        raise BadSchedule(where, detail, hint) from None
     if instant < EPOCH:
         raise BadSchedule(where, f"{value} is before 1970", hint)
     return instant

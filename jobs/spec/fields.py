@@ -20,7 +20,16 @@ MAX_TAG_NAME, MAX_TAG_VALUE = 60, 200
 OVERLAPS = {str(name): policy.words for name, policy in OVERLAP_POLICIES.items()}
 # What an answer says beside the fields.
 DERIVED = (
-    *("id", "version", "warnings", "missed_so_far", "schedule_description"),
+    *(
+        "id",
+        "version",
+        "warnings",
+        "missed_so_far",
+        "schedule_description",
+        "status_note",
+        "status_at",
+        "links",
+    ),
     *("next_run_at", "estimated_start_at", "created_at", "updated_at"),
 )
 READ_ONLY = {

@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 from jobs.errors import FieldError, InvalidInput
+from jobs.validation.checks import abbreviate
 from scheduler_project.sdk.declarations.durations import seconds_of
 
 
@@ -12,9 +13,9 @@ def read(value: object, field: str, minimum: timedelta, maximum: timedelta) -> t
     hint = f"seconds, or an ISO 8601 duration such as PT30S; from {as_text(minimum)} to {as_text(maximum)}"
     length = _length(value)
     if length is None:
-        raise InvalidInput([FieldError(field, f"{value!r:.60} is not a duration", hint)])
+        raise InvalidInput([FieldError(field, f"{abbreviate(value)} is not a duration", hint)])
     if not minimum <= length <= maximum:
-        raise InvalidInput([FieldError(field, f"{value!r:.60} is out of range", hint, "out_of_range")])
+        raise InvalidInput([FieldError(field, f"{abbreviate(value)} is out of range", hint, "out_of_range")])
     return length
 
 

@@ -23,7 +23,7 @@ def number(about: str = "", **more: Any) -> Schema:
     return {"type": "integer", **({"description": about} if about else {}), **more}
 
 
-INSTANT = text("UTC, whole milliseconds.", format="date-time")
+INSTANT = text("UTC, whole milliseconds; what is finer is cut off.", format="date-time")
 MAYBE_INSTANT = {**INSTANT, "nullable": True}
 DURATION = {
     "oneOf": [

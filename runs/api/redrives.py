@@ -23,9 +23,11 @@ from jobs.api.serializers import (
 from jobs.api.views import ResourceViewSet
 from jobs.errors import Missing
 from jobs.models import Role
+from jobs.validation.checks import abbreviate
 from jobs.validation.rows import first_or_missing
 from jobs.validation.schema import number, text
 from runs.api.serializers import RUN_INPUT, RunInputField
+from runs.ledger.checks import FINGERPRINT
 from runs.models import Redrive, RedriveState
 from runs.services import redrives
 from runs.services.dead_letters import MAX_COUNTED
@@ -119,8 +121,8 @@ class Redrives(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
 
 
 def read_fingerprint(given: str) -> str:
-    """Refuse a fingerprint that the database could not look for."""
-    if "\x00" in given:
+    """Refuse what is no fingerprint as a group that does not exist."""
+    if not FINGERPRINT.fullmatch(given):
         hint = "fingerprints are in the list of dead letters"
-        raise Missing(f"there is no group {given[:40]!r}", hint=hint)
+        raise Missing(f"there is no group {abbreviate(given[:40])}", hint=hint)
     return given

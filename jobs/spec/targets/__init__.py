@@ -14,9 +14,15 @@ KINDS: dict[str, TargetKind] = {kind.name: kind for kind in (CeleryKind(), HttpK
 
 def read_target(value: object) -> Json:
     given = expect_object(value, "target")
-    name = given.get("kind")
+    hint = f"one of {', '.join(KINDS)}"
+    if "kind" not in given:
+        other = next(
+            (other for other, said in given.items() if isinstance(said, str) and said in KINDS), None
+        )
+        instead = f'"kind": "{given[other]}" instead of {abbreviate(other)}' if other else hint
+        raise invalid("target.kind", "kind is required", instead, "required")
+    name = given["kind"]
     if not isinstance(name, str) or name not in KINDS:
-        hint = f"one of {', '.join(KINDS)}"
         raise invalid("target.kind", f"{abbreviate(name)} is not a kind of target", hint)
     refuse_unknown(given, ("kind", *KINDS[name].properties), "target")
     target = {"kind": name, **KINDS[name].read(given)}

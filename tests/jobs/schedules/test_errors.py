@@ -192,7 +192,7 @@ OTHERS: list[tuple[object, str, str]] = [
     (
         {"at": "2026-02-30T12:00:00Z"},
         "schedule.at",
-        "2026-02-30T12:00:00Z does not exist: day is out of range for month",
+        "2026-02-30T12:00:00Z does not exist: there is no such day, time or offset",
     ),
     ({"at": "1969-12-31T23:59:59Z"}, "schedule.at", "1969-12-31T23:59:59Z is before 1970"),
     ({"every": 30, "start": "soon"}, "schedule.start", "'soon' is not an instant"),
@@ -249,6 +249,7 @@ def test_an_unknown_zone_is_answered_with_near_names(name: str, near: str) -> No
 
 def test_a_misspelt_key_is_answered_with_the_known_one() -> None:
     assert refused({"cron": "* * * * *", "time_zone": "UTC"}).hint == "did you mean timezone?"
+    assert refused({"interval": "PT5M"}).hint == "did you mean every?"
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,20 @@ def refusal(target: dict[str, Any]) -> str:
     return error.field
 
 
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [
+        ({"type": "command", "argv": ["true"]}, '"kind": "command" instead of "type"'),
+        ({"argv": ["true"]}, "one of celery, http, command"),
+    ],
+)
+def test_a_target_without_a_kind_is_told_its_field(given: dict[str, Any], hint: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        read_target(given)
+    error = refused.value.errors[0]
+    assert (error.field, error.detail, error.hint) == ("target.kind", "kind is required", hint)
+
+
 def test_what_was_not_given_is_not_kept() -> None:
     """A version of an earlier release stays what it was."""
     assert set(read_target(HTTP)) == {"kind", "method", "url", "headers", "body", "expect"}

@@ -132,6 +132,11 @@ def test_a_group_is_dismissed_with_a_note(caller: Caller, job: Job) -> None:
     assert caller.post("dead-letters/f00d/dismiss", {"note": "known"}).status_code == 404
 
 
+@pytest.mark.parametrize("name", ["xyz", "%00", "f00d%0a", "f" * 33])
+def test_what_is_no_fingerprint_is_no_group(caller: Caller, name: str) -> None:
+    assert "list of dead letters" in refusal(caller.get(f"dead-letters/{name}"), 404)["hint"]
+
+
 @pytest.mark.parametrize(
     ("body", "field"),
     [
