@@ -29,14 +29,18 @@ class QueryField(forms.Field):
         return None if value is None else self.read(value)
 
 
+def read_text(value: str, field: str) -> str:
+    if not value:
+        raise invalid(field, f"{field} is empty", "a value, or leave it out")
+    return value
+
+
 class QueryFilter(Filter):  # type: ignore[misc]
     """Filter by a query parameter, and describe it in OpenAPI."""
 
     name = ""
 
-    def __init__(
-        self, about: str, *, read: Reader = lambda value, _: value, many: bool = False, **kwargs: Any
-    ) -> None:
+    def __init__(self, about: str, *, read: Reader = read_text, many: bool = False, **kwargs: Any) -> None:
         schema: Schema = kwargs.pop("schema", text())
         super().__init__(**kwargs)
         self.read, self.many = read, many
@@ -59,22 +63,20 @@ class NamedFilterSet(FilterSet):  # type: ignore[misc]
         return filters
 
 
-def choice(
-    about: str, allowed: Iterable[str], wrong: str, *, blank: bool = True, **kwargs: Any
-) -> QueryFilter:
-    """Filter by one of the allowed words. An empty one counts as absent unless `blank` is false."""
+def choice(about: str, allowed: Iterable[str], wrong: str, **kwargs: Any) -> QueryFilter:
+    """Filter by one of the allowed words."""
     allowed = [str(value) for value in allowed]
 
     def read(value: str, field: str) -> str:
-        if value not in allowed and (value or not blank):
+        if value not in allowed:
             raise invalid(field, f"{abbreviate(value)} {wrong}", listed(allowed, "one of"))
         return value
 
     return QueryFilter(about, read=read, schema=text(enum=allowed), **kwargs)
 
 
-def read_uuid(value: str, field: str) -> UUID | None:
+def read_uuid(value: str, field: str) -> UUID:
     try:
-        return UUID(value) if value else None
+        return UUID(value)
     except ValueError:
         raise invalid(field, f"{abbreviate(value)} is not an id", "ids are UUIDs") from None

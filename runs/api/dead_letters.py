@@ -13,11 +13,11 @@ from rest_framework.response import Response
 from jobs.api.authentication import tenant_of
 from jobs.api.filters import NamedFilterSet, QueryFilter, choice, read_uuid
 from jobs.api.openapi import operation, query
-from jobs.api.requests import read_id, refuse_unknown_query
+from jobs.api.requests import refuse_unknown_query
 from jobs.api.serializers import InstantField, LinksField, PlainField
 from jobs.api.views import ListView, ResourceView
 from jobs.models import Job
-from jobs.validation.checks import Json, invalid
+from jobs.validation.checks import Json
 from jobs.validation.schema import obj, text
 from runs.api.redrives import RedriveSerializer, read_fingerprint
 from runs.api.serializers import ErrorField
@@ -101,10 +101,7 @@ class DeadGroups(ResourceView):
         found = dead_letters.groups([tenant.pk])
         more = len(found) >= MAX_GROUPS
         if (given := request.query_params.get("job")) is not None:
-            job = read_uuid(given, "job")
-            if job is None:
-                raise invalid("job", "the job is empty", "ids are UUIDs; leave it out for all jobs")
-            wanted = dead_letters.fingerprints_of(tenant, job)
+            wanted = dead_letters.fingerprints_of(tenant, read_uuid(given, "job"))
             found = [group for group in found if group.fingerprint in wanted]
         working = Redrive.objects.filter(tenant=tenant, state=RedriveState.WORKING)
         redrives = {redrive.fingerprint: redrive for redrive in working}
@@ -114,13 +111,8 @@ class DeadGroups(ResourceView):
 
 
 class DeadLetterFilters(NamedFilterSet):
-    decision = choice("Open unless given.", DECISIONS, "is not a decision", blank=False, method="decided")
-    job = QueryFilter(
-        "Of this job alone.",
-        read=lambda value, _: read_id(value) if value else None,
-        schema=ID,
-        field_name="job_id",
-    )
+    decision = choice("Open unless given.", DECISIONS, "is not a decision", method="decided")
+    job = QueryFilter("Of this job alone.", read=read_uuid, schema=ID, field_name="job_id")
 
     def decided(self, letters: QuerySet[DeadLetter], _: str, decision: str) -> QuerySet[DeadLetter]:
         return letters.filter(decision=DECISIONS[decision])

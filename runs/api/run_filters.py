@@ -39,7 +39,6 @@ class RunOfJobFilters(NamedFilterSet):
         "The state; several are alternatives.",
         STATES,
         "is not a state",
-        blank=False,
         many=True,
         method=lambda runs, _, states: runs.in_states(states),
     )

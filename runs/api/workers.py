@@ -18,7 +18,6 @@ class WorkerFilters(NamedFilterSet):
         "The state; several are alternatives.",
         NodeState.values,
         "is not a state",
-        blank=False,
         many=True,
         lookup_expr="in",
     )

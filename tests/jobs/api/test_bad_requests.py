@@ -232,6 +232,33 @@ def test_odd_names_in_every_address(path: str, caller: Caller, worker: Caller) -
                 no_failure_of_ours(whose(path, caller, worker), method, filled(path, job, name), body)
 
 
+EMPTY = ["jobs?status", "jobs?held_by", "jobs?pool", "jobs?q", "runs?job", "runs?state", "runs?trigger"]
+EMPTY += [
+    "blackouts?state",
+    "dead-letters/f00d?job",
+    "workers?pool",
+    "jobs?limit",
+    "jobs?cursor",
+    "jobs?stat",
+]
+
+
+@pytest.mark.parametrize("path", EMPTY)
+def test_an_empty_filter_is_refused_by_its_name(path: str, caller: Caller) -> None:
+    refusal(caller.get(f"{path}="), 400, path.partition("?")[2])
+
+
+def test_no_answer_speaks_python(caller: Caller) -> None:
+    values: list[Any] = [None, True, [], {}, "soon"]
+    for value in values:
+        answer = caller.post("jobs", {"name": "a", "target": {"kind": "http"}, "timeout": value})
+        details = [error["detail"] for error in answer.json()["errors"] if error["field"] == "timeout"]
+        assert details == [f"{json.dumps(value)} is not a duration"]
+    for at in ("2026-02-30T00:00:00Z", "2026-11-18T12:00:00+99:99", "0000-01-01T00:00:00Z"):
+        detail = refusal(caller.post("schedules/preview", {"schedule": {"at": at}}), 400)["detail"]
+        assert detail == f"{at} does not exist: there is no such day, time or offset"
+
+
 @pytest.mark.parametrize("path", FILTERS)
 def test_odd_filters_of_every_list(path: str, caller: Caller) -> None:
     for name in [*FILTERS[path], "limit", "cursor"]:

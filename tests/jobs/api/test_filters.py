@@ -14,8 +14,7 @@ WORDS = ("red", "green")
 
 class Filters(NamedFilterSet):
     colour = choice("The colour.", WORDS, "is not a colour")
-    needed = choice("The same, never empty.", WORDS, "is not a colour", blank=False)
-    shades = choice("Alternatives.", WORDS, "is not a shade", blank=False, many=True)
+    shades = choice("Alternatives.", WORDS, "is not a shade", many=True)
     run = QueryFilter("The run.", read=read_uuid)
     text = QueryFilter("Any text.")
 
@@ -49,7 +48,9 @@ def test_an_id_is_read() -> None:
     ("query", "field", "detail", "hint"),
     [
         ("colour=blue", "colour", '"blue" is not a colour', "one of green, red"),
-        ("needed=", "needed", '"" is not a colour', "one of green, red"),
+        ("colour=", "colour", '"" is not a colour', "one of green, red"),
+        ("run=", "run", '"" is not an id', "ids are UUIDs"),
+        ("text=", "text", "text is empty", "a value, or leave it out"),
         ("shades=red&shades=", "shades", '"" is not a shade', "one of green, red"),
         ("run=7", "run", '"7" is not an id', "ids are UUIDs"),
         ("run=7&colour=blue", "colour", '"blue" is not a colour', "one of green, red"),
@@ -59,7 +60,3 @@ def test_an_unusable_value_is_refused_by_its_name(query: str, field: str, detail
     with pytest.raises(InvalidInput) as refused:
         read(query)
     assert (refused.value.field, refused.value.detail, refused.value.hint) == (field, detail, hint)
-
-
-def test_an_empty_word_counts_as_absent() -> None:
-    assert read("colour=&run=") == {"colour": ""}
