@@ -20,6 +20,8 @@ from uuid import UUID
 from django.db import transaction
 from django.db.models import TextChoices
 
+from jobs.validation.checks import visible
+
 logger = logging.getLogger(__name__)
 
 
@@ -90,7 +92,7 @@ def emit_on_commit(*events: Event) -> None:
 def log_event(event: Event) -> None:
     if logger.isEnabledFor(event.level):
         for line in event.lines():
-            logger.log(event.level, "%s", line)
+            logger.log(event.level, "%s", visible(line))
 
 
 class RunsCreated(Event, name=EventName.RUN_CREATED):

@@ -64,8 +64,8 @@ class SpecsField(PlainField):
         specs = [expect_object(item, f"declarations[{number}]") for number, item in enumerate(specs)]
         for number, spec in enumerate(specs):
             name = spec.get("name")
-            if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME_LENGTH:
-                hint = f"a string of 1 to {MAX_NAME_LENGTH} characters"
+            if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME_LENGTH or not name.isprintable():
+                hint = f"a string of 1 to {MAX_NAME_LENGTH} printable characters"
                 raise invalid(f"declarations[{number}].name", f"{abbreviate(name)} is not a name", hint)
         return specs
 

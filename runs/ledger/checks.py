@@ -7,7 +7,7 @@ import re
 import zlib
 from collections.abc import Sequence
 
-from jobs.validation.checks import invalid, refuse_large
+from jobs.validation.checks import abbreviate, invalid, refuse_large
 from runs.models import ErrorClass
 from runs.states import FinalState, LiveState
 from scheduler_project.sdk.ledger.interface import GIVEN_BACK, READY
@@ -77,3 +77,8 @@ def expect_between(least: float, given: float, most: float, field: str, words: s
 def refuse_many(field: str, values: Sequence[object], most: int) -> None:
     if len(values) > most:
         raise invalid(field, f"{len(values)} are over the limit of {most}", code="too_large")
+
+
+def refuse_unprintable(field: str, text: str) -> None:
+    if not text.isprintable():
+        raise invalid(field, f"{abbreviate(text)} holds characters that cannot be printed", "printable text")

@@ -21,7 +21,7 @@ from jobs.errors import Conflict
 from jobs.models import Declaration, JobVersion, Pool
 from jobs.validation.checks import invalid
 from runs.ledger.callbacks import claim_for
-from runs.ledger.checks import check_end, expect_between, read_member, refuse_many
+from runs.ledger.checks import check_end, expect_between, read_member, refuse_many, refuse_unprintable
 from runs.ledger.local import worker_rows
 from runs.models import LiveRun, WorkerNode
 from runs.sql import django_session
@@ -75,6 +75,10 @@ class RemoteLedger(PostgresLedger):
         expect_between(1, info.slots, MAX_SLOTS, "slots", f"{info.slots} slots are")
         expect_between(2, info.lease, 3600, "lease", f"{info.lease:g} s is", "2 to 3600 seconds")
         refuse_many("known_targets", info.known_targets, MAX_TARGETS)
+        for name in ("name", "host", "version", "region"):
+            refuse_unprintable(name, getattr(info, name))
+        for target in info.known_targets:
+            refuse_unprintable("known_targets", target)
         if not Pool.objects.open_to(self.tenant).filter(pk=self.pool.pk).exists():
             raise Conflict(f"the pool {self.pool} is no longer open to {self.tenant}")
         self._refuse_crowd(info)
@@ -130,6 +134,7 @@ class RemoteLedger(PostgresLedger):
         for number, one in enumerate(declarations):
             if not isinstance(one.get("name"), str):
                 raise invalid(f"declarations[{number}].name", "is not a text")
+            refuse_unprintable(f"declarations[{number}].name", one["name"])
         names = [one["name"] for one in declarations]
         others = Declaration.objects.filter(tenant=self.tenant, name__in=names).exclude(pool=self.pool)
         taken = sorted(others.values_list("name", flat=True))

@@ -16,6 +16,7 @@ from runs.events import (
     CallbacksMissed,
     Event,
     EventName,
+    ExpiredWorker,
     JobParked,
     QueuesHeld,
     RunsCancelled,
@@ -209,6 +210,11 @@ class TestPasses:
         assert of(emitted, RunsLost) == [RunsLost(states=states, line="The worker was lost.")]
         assert set(states) == {live.pk}
         assert not of(emitted, WorkersExpired)
+
+    def test_a_name_begins_no_line_and_no_colour_in_the_log(self, caplog: pytest.LogCaptureFixture) -> None:
+        worker = ExpiredWorker(UUID(int=1), "w\x1b[31m\nERROR", 1)
+        emit(WorkersExpired(workers=[worker]))
+        assert "worker w\\u001b[31m\\nERROR of pool 1" in caplog.text
 
     def test_a_cancel_is_reported(self, emitted: list[Event]) -> None:
         live = make_run(make_job())

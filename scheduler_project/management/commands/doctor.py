@@ -5,6 +5,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
+from jobs.validation.checks import visible
 from scheduler_project.doctor import CheckResult, Level, examine, is_healthy
 
 COLOURS = {Level.FINE: "SUCCESS", Level.NOTE: "WARNING", Level.PROBLEM: "ERROR"}
@@ -34,10 +35,10 @@ class Command(BaseCommand):
             lines.append(line)
             style = getattr(self.style, COLOURS[line.finding.level])
             self.stdout.write(
-                f"{style(f'{line.finding.level.value:<8}')} {line.check:<16} {line.finding.what}"
+                f"{style(f'{line.finding.level.value:<8}')} {line.check:<16} {visible(line.finding.what)}"
             )
             if line.finding.do:
-                self.stdout.write(f"{'':<25} do: {line.finding.do}")
+                self.stdout.write(f"{'':<25} do: {visible(line.finding.do)}")
         count = sum(1 for line in lines if line.finding.level == Level.PROBLEM)
         self.stdout.write(f"\n{count} problem{'' if count == 1 else 's'}" if count else "\nall is well")
         return lines

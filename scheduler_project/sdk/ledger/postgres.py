@@ -74,7 +74,7 @@ class PostgresLedger:
             values = {**vars(info), "known_targets": list(info.known_targets), "of_tenant": self._of_tenant}
             row = connection.execute(SQL["register"], values).fetchone()
             if row is None:
-                raise _missing("pool", info.pool)
+                raise _not_registered(connection, info)
             self._known[info.incarnation] = values["known_targets"]
             values |= {"pool_id": row["pool_id"], "queues_after": 0}
             return _queues(connection.execute(SQL["queues"], values))
@@ -267,6 +267,12 @@ def _refusing(kind: str, name: str) -> Iterator[None]:
 
 def _missing(kind: str, name: str) -> LedgerRefused:
     return LedgerRefused(f"There is no {kind} {name!r}: create it in the admin, or name another.")
+
+
+def _not_registered(connection: Connection, info: WorkerInfo) -> LedgerRefused:
+    if connection.execute("SELECT FROM beatkeeper_pool WHERE slug = %s", [info.pool]).fetchone() is None:
+        return _missing("pool", info.pool)
+    return LedgerRefused("The incarnation is another worker's: each start of a worker takes a new UUID.")
 
 
 def _begin(name: str) -> str:

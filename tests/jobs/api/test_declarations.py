@@ -86,6 +86,7 @@ def test_who_may_not_write_targets_sees_no_secrets_in_them(tenant: Tenant, pool:
         ({"declarations": [{}]}, "declarations[0].name"),
         ({"declarations": ["x"]}, "declarations[0]"),
         ({"declarations": [{"name": "x" * 121}]}, "declarations[0].name"),
+        ({"declarations": [{"name": "a\nb"}]}, "declarations[0].name"),
         ({"again": [1]}, "again"),
         ({"withdraw": "settle"}, "withdraw"),
         ({"prune": True}, "prune"),

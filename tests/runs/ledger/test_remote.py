@@ -152,7 +152,7 @@ def test_anothers_incarnation_is_answered_as_one_that_never_was(
 def test_nobody_begins_anew_as_anothers_incarnation(
     team: Team, ledger: HttpsLedger, stranger: HttpsLedger
 ) -> None:
-    with pytest.raises(LedgerRefused):
+    with pytest.raises(LedgerRefused, match="incarnation is another worker's"):
         stranger.register(team.info)
     assert WorkerNode.objects.get(pk=team.incarnation).tenant == team.tenant
 
@@ -530,6 +530,10 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("report", {"exit_code": 2**40}, ""),
     ("register", {"slots": 0}, "slots"),
     ("register", {"lease": 0.1}, "lease"),
+    ("register", {"name": "w\x1b[31mRED"}, "name"),
+    ("register", {"host": "a\nb"}, "host"),
+    ("register", {"known_targets": ["a", "b\n"]}, "known_targets"),
+    ("declare", {"declarations": [{"name": "a\nb"}]}, "declarations[0].name"),
 ]
 
 
@@ -549,6 +553,8 @@ def body_of(path: str, team: Team, claim: Claim, change: dict[str, Any]) -> dict
         return {"request": {**sent["request"], **change["request"]}} if change else {}
     if path == "heartbeat":
         return {**wire.packed(beat(team.incarnation)), **change}
+    if path == "declare":
+        return {"pool": "", "tenant": "", **change}
     if path == "register":
         return {**wire.packed(replace(team.info, incarnation=uuid4())), **change}
     if "ended" in change:
