@@ -1,5 +1,6 @@
 """Settings. Everything that differs between installations comes from the environment (docs/reference/settings.md)."""
 
+import logging
 import os
 from pathlib import Path
 
@@ -207,17 +208,31 @@ COMMAND_NETWORK = env.boolean("BEATKEEPER_COMMAND_NETWORK", True)
 POOL = env.text("BEATKEEPER_POOL", "default")
 QUEUE_PREFIX = env.text("BEATKEEPER_QUEUE_PREFIX", "bk")
 
+
+def without_traceback(record: logging.LogRecord) -> bool:
+    record.exc_info = None
+    return True
+
+
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
+    "filters": {
+        "without_traceback": {"()": "django.utils.log.CallbackFilter", "callback": without_traceback}
+    },
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {
         "handlers": ["stderr"],
         "level": env.choice("BEATKEEPER_LOG_LEVEL", "INFO", ("DEBUG", "INFO", "WARNING", "ERROR")),
     },
     # At INFO they log whole URLs, at DEBUG headers: both may hold the tenants' keys.
-    "loggers": {"httpx": {"level": "WARNING"}, "httpcore": {"level": "WARNING"}},
+    "loggers": {
+        "httpx": {"level": "WARNING"},
+        "httpcore": {"level": "WARNING"},
+        # Strangers cause it at will, and the message says all.
+        "django.security.DisallowedHost": {"filters": ["without_traceback"]},
+    },
 }
 
 if SENTRY_DSN := env.url("SENTRY_DSN", "", ("https", "http")):

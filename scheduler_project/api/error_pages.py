@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from django.core.exceptions import DisallowedHost
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.views import defaults
 from drf_spectacular.utils import extend_schema
@@ -36,7 +37,17 @@ def _page(status: int, detail: str, elsewhere: Callable[..., HttpResponse]) -> C
     return answer
 
 
-bad_request = _page(400, "the request cannot be read", defaults.bad_request)
+unreadable = _page(400, "the request cannot be read", defaults.bad_request)
+
+
+def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
+    if not isinstance(exception, DisallowedHost):
+        return unreadable(request, exception)
+    hint = "the operator names it in BEATKEEPER_ALLOWED_HOSTS"
+    body = problem_body(400, "the host name in the request is not served", "unknown_host", "Host", hint)
+    return JsonResponse(body, status=400, content_type=PROBLEM_TYPE)
+
+
 page_not_found = _page(404, "there is nothing at this address", defaults.page_not_found)
 OUR_MISTAKE = "something went wrong on our side, and is in our log under this request_id"
 server_error = _page(500, OUR_MISTAKE, defaults.server_error)
