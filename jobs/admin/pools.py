@@ -15,7 +15,9 @@ from jobs.admin.columns import column
 from jobs.admin.html import GOOD, WARNING, fixed_width, label
 from jobs.admin.permissions import is_superuser, own_tenants
 from jobs.models import Pool
+from jobs.spec.targets import KINDS
 from jobs.spec.targets.availability import known_in
+from jobs.spec.targets.celery import CeleryKind
 
 ALL_EXPORTED = "Every task that the pool's live workers know is exported."
 NO_WORKER = "The pool has no live worker. Write the names into the field instead."
@@ -44,6 +46,14 @@ class PoolAdmin(PlatformAdmin):
     autocomplete_fields = ("tenants",)
     actions_detail = ["export", "pause", "resume"]
     readonly_fields = ("known_tasks",)
+
+    def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        if db_field.name != "exported_kinds":
+            return super().formfield_for_dbfield(db_field, request, **kwargs)
+        # Of Celery tasks each is exported by its name.
+        kinds = [(kind, kind) for kind in KINDS if kind != CeleryKind.name]
+        widget = UnfoldAdminCheckboxSelectMultipleWidget()
+        return forms.MultipleChoiceField(choices=kinds, required=False, widget=widget)
 
     state_column = column(
         "state", lambda pool: label("paused", WARNING) if pools.pauses(pool).exists() else label("open", GOOD)

@@ -458,14 +458,16 @@ def test_tenants_and_pools_are_audited(staff: Client, tenant: Tenant) -> None:
     assert answer.status_code == 302, answer.context["adminform"].form.errors
     entry = AuditEntry.objects.get(action="tenant.edited")
     assert entry.after == {"name": "Payments", "weight": 3, "allowed_hosts": ["10.0.0.1", "b:80"]}
-    fields = {
+    pool: dict[str, Any] = {
         "slug": "gpu",
         "description": "",
-        "exported_kinds": "http",
+        "exported_kinds": ["http", "htpp"],
         "exported_tasks": "",
         "tenants": str(tenant.pk),
     }
-    answer = staff.post(page("pool_add"), fields)
+    wrong = staff.post(page("pool_add"), pool).context["adminform"].form.errors
+    assert "htpp is not one of the available choices" in wrong["exported_kinds"][0]
+    answer = staff.post(page("pool_add"), {**pool, "exported_kinds": ["http", "command"]})
     assert answer.status_code == 302, answer.context["adminform"].form.errors
     assert (AuditEntry.objects.get(action="pool.created").after or {})["tenants"] == ["payments"]
 
