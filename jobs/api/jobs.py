@@ -19,6 +19,7 @@ from jobs.api.views import ListView
 from jobs.clock import database_now
 from jobs.errors import InvalidInput
 from jobs.models import Job, JobStatus, JobVersion, Override, Role
+from jobs.secrets.references import misspelt_references
 from jobs.services import definition as services
 from jobs.services.missed import missed_json, missed_so_far
 from jobs.services.occurrences import next_run_of
@@ -216,6 +217,6 @@ def _created(job: Job) -> StoredResponse:
 
 
 def _warnings(job: Job, spec: JobVersion) -> list[str]:
-    """List what was accepted but keeps the job from running as things are."""
+    """List what was accepted but will not do what it seems to, or not as things are."""
     found = availability.warning(spec.target, job.pool, job.tenant)
-    return [found] if found else []
+    return [*([found] if found else []), *misspelt_references(spec.target, "target")]

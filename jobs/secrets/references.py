@@ -1,14 +1,17 @@
 """Check references to secrets, `${secret:NAME}`, in the target or the input of a job that is saved."""
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from jobs.errors import FieldError, refuse_any
+from jobs.errors import MAX_ERRORS, FieldError, refuse_any
 from jobs.models import Secret, Tenant
 from jobs.validation.checks import Json, abbreviate, listed, near
-from scheduler_project.sdk.secret_values.references import LEAD, NAME, names_in, references_in
+from scheduler_project.sdk.secret_values.references import FOUND, LEAD, NAME, names_in, references_in
 
 CODE = "secret_reference"
+# What others write for a secret: ${SECRET:NAME}, ${secrets.NAME}, {{ secret:NAME }}, $secret:NAME, ${{ secrets.NAME }}.
+MISSPELT = re.compile(r"(?:\$\{\{?|\{\{|\$\(?)\s*secrets?\s*[:.]", re.IGNORECASE)
 
 
 def check_references(tenant: Tenant, value: Json, field: str) -> None:
@@ -19,6 +22,16 @@ def check_references(tenant: Tenant, value: Json, field: str) -> None:
         missing = set(names) - held(tenant, names)
         errors = [_unknown(tenant, value, field, name) for name in sorted(missing)]
     refuse_any(errors)
+
+
+def misspelt_references(value: Json, field: str) -> list[str]:
+    """Describe texts that look like a reference to a secret and are none, without a text: it may hold a secret."""
+    values = ((path, text) for path, text, is_name in _texts(value, field) if not is_name)
+    paths = [path for path, text in values if MISSPELT.search(FOUND.sub("", text))]
+    return [
+        f"{path} holds plain text that looks like a reference to a secret: write ${{secret:NAME}}"
+        for path in dict.fromkeys(paths[:MAX_ERRORS])
+    ]
 
 
 def held(tenant: Tenant, names: Iterable[str]) -> set[str]:

@@ -217,6 +217,19 @@ def test_a_reference_that_cannot_be_is_refused(
     assert not Job.objects.exists()
 
 
+@pytest.mark.parametrize(
+    "text", ["${SECRET:KEY}", "{{secret:KEY}}", "${secrets:KEY}", "$secret:KEY", "${ secret:KEY}"]
+)
+def test_text_that_looks_like_a_reference_gets_a_warning(caller: Caller, text: str) -> None:
+    make_secret(caller.tenant)
+    target = http(headers={"X": f"Bearer {text}", "Y": "${secret:PAYMENTS_KEY} $${secret:X}"})
+    made = caller.post("jobs", {**job_spec(), "target": target}).json()
+    for job in (made, caller.get(made["links"]["self"]).json()):
+        (warning,) = [warning for warning in job["warnings"] if "worker" not in warning]
+        assert warning.startswith("target.headers.X ") and "${secret:NAME}" in warning
+        assert "KEY" not in warning
+
+
 def test_what_only_looks_like_a_reference_is_kept(caller: Caller) -> None:
     kwargs = {"a": "$${secret:NOBODY}", "b": "${HOME}", "c": "$$ {secret:X}", "d": "cost: 5$"}
     made = caller.post("jobs", {**job_spec(), "target": celery(kwargs=kwargs)})
