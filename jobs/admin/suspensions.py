@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from django import forms
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.db.models import Case, F, Q, QuerySet, Value, When
 from django.http import HttpRequest
 from django.utils.html import format_html
@@ -17,11 +17,12 @@ from jobs.admin.buttons import button
 from jobs.admin.columns import column, moment_column
 from jobs.admin.formatting import moment
 from jobs.admin.forms.base import ServiceForm, choice, line
-from jobs.admin.html import BAD, BUSY, QUIET, audit_trail, on_one_line
+from jobs.admin.html import BAD, BUSY, QUIET, audit_trail, on_one_line, sentence
 from jobs.admin.permissions import is_superuser, own_tenants
 from jobs.clock import database_now
 from jobs.models import Effect, Pool, Role, Suspension, SuspensionKind, SuspensionState
 from jobs.suspensions import service as suspensions
+from jobs.suspensions.lookup import NO_JOB, jobs_concerned
 from jobs.suspensions.reading import EFFECT_HINTS, MAX_NOTE_LENGTH
 from jobs.validation.instants import as_text
 
@@ -168,6 +169,11 @@ class SuspensionAdmin(ServiceAdmin):
             if not own or is_over(row):
                 return False
         return super().allows(request, row, needed)
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        super().save_model(request, obj, form, change)
+        if not jobs_concerned(obj, obj.tenant):
+            self.message_user(request, f"{sentence(NO_JOB)}.", messages.WARNING)
 
     def form_fieldsets(self, row: Any) -> Any:
         inputs = (("tag", "pool"), "everything", "effect", ("begins_at", "ends_at"), "note")

@@ -5,21 +5,15 @@ from django.db.models import Exists, OuterRef, QuerySet
 from jobs.api.filters import NamedFilterSet, QueryFilter, choice
 from jobs.hooks import job_hooks
 from jobs.models import Job, JobStatus, JobVersion
-from jobs.validation.checks import abbreviate, invalid
+from jobs.models.jobs import JobQuerySet
+from jobs.spec.tags import ABOUT, read_tag
 
 # The version that a job has now.
 PRESENT = JobVersion.objects.filter(job=OuterRef("pk"), version=OuterRef("version"))
 
 
-def read_tag(value: str, field: str) -> dict[str, str]:
-    name, colon, content = value.partition(":")
-    if not colon:
-        raise invalid(field, f"{abbreviate(value)} is not a tag", "tag=key:value")
-    return {name: content}
-
-
 class JobFilters(NamedFilterSet):
-    tag = QueryFilter("`key:value`; several must all match.", read=read_tag, many=True, method="with_tags")
+    tag = QueryFilter(f"{ABOUT} Several must all match.", read=read_tag, many=True, method="with_tags")
     status = choice("The status.", JobStatus.values, "is not a status")
     held_by = choice(
         "What holds their runs now: the breaker of the job, open or half open.",
@@ -32,9 +26,9 @@ class JobFilters(NamedFilterSet):
     secret = QueryFilter("The name of a secret their targets refer to.", method="referring_to")
     q = QueryFilter("Part of the name.", field_name="name", lookup_expr="icontains")
 
-    def with_tags(self, jobs: QuerySet[Job], _: str, tags: list[dict[str, str]]) -> QuerySet[Job]:
-        for tag in tags:
-            jobs = jobs.filter(tags__contains=tag)
+    def with_tags(self, jobs: JobQuerySet, _: str, tags: list[tuple[str, str]]) -> JobQuerySet:
+        for name, value in tags:
+            jobs = jobs.tagged(name, value)
         return jobs
 
     def held(self, jobs: QuerySet[Job], _: str, __: str) -> QuerySet[Job]:

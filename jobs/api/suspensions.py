@@ -24,13 +24,14 @@ from jobs.api.views import ListView, ResourceView
 from jobs.clock import database_now
 from jobs.models import Role, Suspension, SuspensionKind, SuspensionState
 from jobs.models.suspensions import SuspensionQuerySet
+from jobs.spec import tags
 from jobs.suspensions import service as suspensions
+from jobs.suspensions.lookup import NO_JOB, jobs_concerned
 from jobs.suspensions.reading import EFFECT_HINTS, EFFECTS, MAX_NOTE_LENGTH
 from jobs.validation.rows import first_or_missing
 from jobs.validation.schema import text
 
 PLATFORM = "the platform"
-ABOUT_TAG = "`name:value`, or `name` for every value."
 ABOUT_POOL = "Your jobs in this pool."
 ABOUT_EVERYTHING = "All of your jobs; instead of tag and pool."
 
@@ -54,7 +55,7 @@ class OfKind(serializers.Serializer[Any]):
 
 
 class NewSuspensionSerializer(BodySerializer, OfKind):
-    tag = serializers.CharField(required=False, allow_null=True, help_text=ABOUT_TAG)
+    tag = serializers.CharField(required=False, allow_null=True, help_text=tags.ABOUT)
     pool = serializers.CharField(required=False, allow_null=True, help_text=ABOUT_POOL)
     everything = serializers.BooleanField(required=False, help_text=ABOUT_EVERYTHING)
     effect = serializers.CharField(required=False)
@@ -74,10 +75,16 @@ class SuspensionChangesSerializer(NewSuspensionSerializer):
 # A tenant reads what a suspension of the platform does, not which person made it.
 class SuspensionSerializer(OfKind):
     id = serializers.IntegerField()
-    tag = serializers.CharField(read_only=True, allow_null=True, help_text=ABOUT_TAG)
+    tag = serializers.CharField(read_only=True, allow_null=True, help_text=tags.ABOUT)
     pool = serializers.CharField(source="pool.slug", allow_null=True, help_text=ABOUT_POOL)
     everything = serializers.SerializerMethodField(help_text=ABOUT_EVERYTHING)
     concerns = serializers.CharField(source="describe", read_only=True, help_text="In words.")
+    jobs_concerned = serializers.SerializerMethodField(
+        help_text="Of your jobs as they are; null in a list. Finished and cancelled ones do not count."
+    )
+    warnings = serializers.SerializerMethodField(
+        help_text="In the answer to one: what was accepted, and will not do much as things are."
+    )
     effect = serializers.CharField()
     note = serializers.CharField(
         max_length=MAX_NOTE_LENGTH, help_text="Shown wherever it suspends something."
@@ -91,6 +98,18 @@ class SuspensionSerializer(OfKind):
     created_at = InstantField()
     own = serializers.SerializerMethodField(help_text="False: of the platform, to look at only.")
     links = LinksField(self=lambda suspension: f"/{suspension.kind}s/{suspension.pk}")
+
+    @cached_property
+    def counted(self) -> int | None:
+        # A list would cost a count for each of its rows.
+        suspension: Any = self.instance
+        return None if self.parent else jobs_concerned(suspension, tenant_of(self.context["request"]))
+
+    def get_jobs_concerned(self, _: Suspension) -> int | None:
+        return self.counted
+
+    def get_warnings(self, _: Suspension) -> list[str]:
+        return [NO_JOB] if self.counted == 0 else []
 
     def get_everything(self, suspension: Suspension) -> bool:
         return not suspension.tag_name and suspension.pool is None

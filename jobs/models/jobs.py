@@ -35,6 +35,10 @@ class JobQuerySet(models.QuerySet["Job"]):
     def of(self, tenant: Tenant) -> "JobQuerySet":
         return self.present().filter(tenant=tenant)
 
+    def tagged(self, name: str, value: str = "") -> "JobQuerySet":
+        """Keep those with this tag; without a value, whatever its value is."""
+        return self.filter(tags__contains={name: value}) if value else self.filter(tags__has_key=name)
+
 
 class Job(models.Model):
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)

@@ -12,11 +12,11 @@ from jobs.spec.catch_up import CATCH_UP
 from jobs.spec.field_types import Field, Input, InputKind, Origin, choice, duration, integer
 from jobs.spec.retry import RETRY
 from jobs.spec.schedule import SCHEDULE
-from jobs.validation.checks import Json, abbreviate, expect_object, expect_text, invalid, listed, near
+from jobs.spec.tags import read_tags
+from jobs.validation.checks import Json, abbreviate, expect_text, invalid, listed, near
 from jobs.validation.schema import STRINGS, ref, text
 
 MIN_TIMEOUT, MAX_TIMEOUT = timedelta(seconds=1), timedelta(days=30)
-MAX_TAG_NAME, MAX_TAG_VALUE = 60, 200
 OVERLAPS = {str(name): policy.words for name, policy in OVERLAP_POLICIES.items()}
 # What an answer says beside the fields.
 DERIVED = (
@@ -57,18 +57,6 @@ def _read_pool(value: object, origin: Origin) -> Pool:
         hint = near(str(value), slugs) or listed(slugs, "open to you are") or "no pool is open to you yet"
         raise invalid("pool", f"{abbreviate(value)} is not a pool open to you", hint, "unknown_pool")
     return pool
-
-
-def _read_tags(value: object, _: Origin) -> Json:
-    tags = expect_object(value, "tags")
-    if len(tags) > 50:
-        raise invalid("tags", f"{len(tags)} tags are too many", "at most 50")
-    for name, given in tags.items():
-        if not 1 <= len(name) <= MAX_TAG_NAME or ":" in name or not name.isprintable():
-            hint = "1 to 60 characters, no colon"
-            raise invalid("tags", f"{abbreviate(name)} is not the name of a tag", hint)
-        expect_text(given, f"tags.{name}", "the value of a tag", MAX_TAG_VALUE)
-    return tags
 
 
 def _read_target(value: object, origin: Origin) -> Json:
@@ -121,7 +109,7 @@ ROWS = (
     ),
     _of_job(
         name="tags",
-        read=_read_tags,
+        read=lambda value, _: read_tags(value),
         schema=STRINGS,
         default={},
         inputs=(Input("tags", InputKind.OBJECT, 'Such as {"team": "payments"}.', beside="priority"),),

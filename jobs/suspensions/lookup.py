@@ -1,11 +1,13 @@
-"""Read the suspensions that keep jobs from running now."""
+"""Read the suspensions that keep jobs from running now, and the jobs that a suspension concerns."""
 
 from datetime import datetime
 
 from django.db.models.functions import Least
 
-from jobs.models import Job, Suspension
+from jobs.models import Job, JobStatus, Suspension, Tenant
 from jobs.suspensions.rules import SuspensionRow, SuspensionSet
+
+NO_JOB = "none of the jobs there are is concerned; jobs that are made, moved or tagged later may be"
 
 
 def read_suspensions(until: datetime) -> SuspensionSet:
@@ -19,3 +21,13 @@ def read_suspensions(until: datetime) -> SuspensionSet:
 def suspensions_of(job: Job, now: datetime) -> list[SuspensionRow]:
     """Return all suspensions that keep the job from running now."""
     return list(read_suspensions(now).of(job.tenant_id, job.pool_id, job.tags, now))
+
+
+def jobs_concerned(suspension: Suspension, tenant: Tenant | None) -> int:
+    """Count the jobs that a suspension concerns, of this tenant alone if one is given."""
+    found = Job.objects.of(tenant) if tenant else Job.objects.present()
+    if suspension.pool_id is not None:
+        found = found.filter(pool=suspension.pool_id)
+    if suspension.tag_name:
+        found = found.tagged(suspension.tag_name, suspension.tag_value)
+    return found.exclude(status__in=(JobStatus.FINISHED, JobStatus.CANCELLED)).count()

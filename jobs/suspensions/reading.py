@@ -6,7 +6,7 @@ from typing import Any
 
 from jobs.errors import FieldError, collecting, refuse_any
 from jobs.models import Effect, Pool, Suspension, SuspensionKind, Tenant
-from jobs.spec.fields import MAX_TAG_NAME, MAX_TAG_VALUE
+from jobs.spec.tags import read_tag
 from jobs.validation import instants
 from jobs.validation.checks import Json, abbreviate, expect_object, expect_text, invalid, listed, near
 
@@ -54,11 +54,8 @@ def read_request(
 def _read_tag(value: object) -> Json:
     if value is None:
         return {"tag_name": "", "tag_value": ""}
-    name, _, text = value.partition(":") if isinstance(value, str) else ("", "", "")
-    if not (1 <= len(name) <= MAX_TAG_NAME and name.isprintable() and len(text) <= MAX_TAG_VALUE):
-        detail = f"{abbreviate(value)} names no tag"
-        raise invalid("tag", detail, "name:value, or the name alone for every value: team:payments, team")
-    return {"tag_name": name, "tag_value": text}
+    name, content = read_tag(value)
+    return {"tag_name": name, "tag_value": content}
 
 
 def _read_pool(value: object, tenant: Tenant | None) -> Pool | None:

@@ -78,6 +78,14 @@ def test_an_operator_of_the_platform_pauses_everything(staff: Client) -> None:
     assert AuditEntry.objects.get(action="suspension.created").actor == "olga"
 
 
+def test_one_that_concerns_no_job_is_saved_with_a_warning(staff: Client, tenant: Tenant) -> None:
+    post_job(tenant, tags={"team": "x"})
+    for tag, warned in (("team:x", False), ("team:y", True)):
+        fields = filled(tenant=str(tenant.pk), tag=tag)
+        answer = staff.post(page("suspension_add"), fields, follow=True)
+        assert (b"None of the jobs there are is concerned" in answer.content) is warned
+
+
 def test_a_blackout_is_made_with_all_it_can_have(staff: Client, tenant: Tenant) -> None:
     pool = make_pool()
     fields = filled(

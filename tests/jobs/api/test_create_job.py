@@ -255,6 +255,8 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("no room at all", {"max_concurrency": 0}, "max_concurrency"),
     ("tags of a wrong type", {"tags": ["a"]}, "tags"),
     ("tag of a number", {"tags": {"team": 1}}, "tags.team"),
+    ("tag with an equals sign", {"tags": {"team=a": "b"}}, "tags"),
+    ("tag of two lines", {"tags": {"team": "a\nb"}}, "tags.team"),
     ("resources", {"resources": {"cpu": 1}}, "resources"),
     ("dependencies", {"depends_on": [{"job": "x", "on": "success"}]}, "depends_on"),
     ("unknown field", {"prioritty": 5}, "prioritty"),

@@ -58,6 +58,8 @@ def test_filters_narrow_and_stay_in_the_links(caller: Caller) -> None:
         post_job(caller.tenant, name=f"pay {n}", tags={"team": "payments", "tier": str(n)})
     post_job(caller.tenant, name="other", tags={"team": "search"})
     assert len(names(caller.get("jobs", tag="team:payments"))) == 3
+    assert len(names(caller.get("jobs", tag="tier"))) == 3
+    assert len(names(caller.get("jobs", tag="team"))) == 4
     assert names(caller.get("jobs?tag=team:payments&tag=tier:1")) == ["pay 1"]
     assert names(caller.get("jobs", q="OTHER")) == ["other"]
     first = caller.get("jobs", tag="team:payments", limit=2).json()
@@ -84,7 +86,8 @@ def test_only_jobs_of_the_own_tenant_and_no_deleted_ones(caller: Caller) -> None
     ("query", "field"),
     [
         ({"status": "asleep"}, "status"),
-        ({"tag": "payments"}, "tag"),
+        ({"tag": "team=payments"}, "tag"),
+        ({"tag": ":payments"}, "tag"),
         ({"limit": "0"}, "limit"),
         ({"limit": "201"}, "limit"),
         ({"limit": "ten"}, "limit"),

@@ -7,9 +7,10 @@ import pytest
 
 from auditlog.models import AuditEntry
 from jobs.models import Effect, Pool, Role, Suspension, SuspensionKind, Tenant
+from jobs.services.status import cancel_job
 from jobs.validation.instants import as_text
 from tests.support.api_client import Caller, refusal
-from tests.support.factories import make_pool, make_suspension, make_tenant, now
+from tests.support.factories import make_pool, make_suspension, make_tenant, now, post_job
 
 pytestmark = pytest.mark.django_db
 HOUR = timedelta(hours=1)
@@ -38,8 +39,29 @@ def test_it_is_made_read_and_listed(caller: Caller, address: str) -> None:
     assert (made["state"], made["note"], made["own"]) == ("in_force", "quarter end", True)
     assert made["created_by"] == str(caller.key)
     assert caller.get(made["links"]["self"]).json() == made
-    assert caller.get(address).json()["results"] == [made]
+    assert caller.get(address).json()["results"] == [{**made, "jobs_concerned": None, "warnings": []}]
     assert AuditEntry.objects.get(action="suspension.created").actor == str(caller.key)
+
+
+@BOTH
+def test_one_that_concerns_no_job_is_answered_with_a_warning(caller: Caller, address: str) -> None:
+    post_job(caller.tenant, tags={"team": "payments"})
+    cancel_job(post_job(caller.tenant, tags={"team": "payments"}))
+    post_job(make_tenant(), tags={"team": "paymnts"})
+    made = make(caller, address)
+    assert (made["jobs_concerned"], made["warnings"]) == (1, [])
+    made = make(caller, address, tag="team:paymnts")
+    assert made["jobs_concerned"] == 0 and "none of the jobs there are" in made["warnings"][0]
+    assert caller.patch(f"{address}/{made['id']}", {"note": "x"}).json()["jobs_concerned"] == 0
+
+
+@BOTH
+def test_a_tag_is_written_alike_everywhere(caller: Caller, address: str) -> None:
+    right = "name:value, or the name alone for every value: team:payments, team"
+    for wrong in ("team=payments", ":payments", "a\nb"):
+        suspended = refusal(caller.post(address, asked(address, tag=wrong)), 400, "tag")
+        listed = refusal(caller.get("jobs", tag=wrong), 400, "tag")
+        assert suspended["hint"] == listed["hint"] == right
 
 
 def test_each_kind_has_its_own_list(caller: Caller) -> None:
