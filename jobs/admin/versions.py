@@ -12,10 +12,15 @@ class JobVersionAdmin(LongListAdmin):
     list_select_related = ("job",)
     ordering = ("-id",)
     sortable_by = None
-    more_fields = ("target_column", ("timeout_column", "retry_column", "max_concurrency"))
+    more_fields = (
+        "target_column",
+        "job_fields_column",
+        ("timeout_column", "retry_column", "max_concurrency"),
+    )
 
     schedule_column = column("schedule", lambda version: schedule_text(version.job, version))
     target_column = json_column("target")
+    job_fields_column = json_column("job_fields", "job")
     timeout_column = column("timeout", lambda version: milliseconds_as_text(version.timeout_ms))
     retry_column = column("retry", lambda version: in_line(version.retry))
     created = moment_column("created_at")

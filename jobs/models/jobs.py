@@ -122,6 +122,8 @@ class JobVersion(models.Model):
     max_concurrency = models.PositiveIntegerField(null=True)
     # Those the target refers to, so that nobody deletes one in use.
     secret_names = ArrayField(models.CharField(max_length=64), default=list, db_default=[])
+    # The fields that stand in the job's row, as they were; null in versions written before they were kept.
+    job_fields = models.JSONField(null=True, blank=True)
     # Intervals count from here: the instant of the edit that set the schedule, or the schedule's own start.
     anchor_at = models.DateTimeField()
     created_at = models.DateTimeField(db_default=Now())

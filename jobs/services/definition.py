@@ -25,13 +25,15 @@ from jobs.services.occurrences import refuse_taken_instant
 from jobs.services.overrides import drop_overrides
 from jobs.spec import reading
 from jobs.spec.calendar_lookup import working_time
-from jobs.spec.fields import JOB_COLUMNS, VERSION_COLUMNS
+from jobs.spec.fields import FIELDS, JOB_COLUMNS, VERSION_COLUMNS
 from jobs.spec.schedule import first_time
 from jobs.spec.targets import target_key
 from jobs.validation.checks import Json
 from jobs.validation.rows import refusing_duplicate_name
 from scheduler_project.sdk.ids import EPOCH
 from scheduler_project.sdk.secret_values.references import names_in
+
+UNVERSIONED = [field for field in FIELDS.values() if not field.versioned]
 
 
 @transaction.atomic
@@ -78,9 +80,20 @@ def edit_job(job: Job, data: object, *, whole: bool = False, seen: str | None = 
             del given["schedule"]
     else:
         given = reading.read_changes(locked.job, locked.spec, data)
+    return _edit(locked, given)
+
+
+def _edit(locked: LockedJob, given: Json) -> Job:
+    """Write the next version, if the columns that are given change anything."""
     before = locked.audit_snapshot()
-    dropped = _change_spec(locked, _of(given, VERSION_COLUMNS))
-    _change_job(locked.job, _of(given, JOB_COLUMNS), locked.now)
+    anchor, dropped = _change_schedule(locked, given)
+    present = {name: getattr(locked.spec, name) for name in VERSION_COLUMNS}
+    wanted = {**present, **_of(given, VERSION_COLUMNS)}
+    of_job = _of(given, JOB_COLUMNS)
+    changed = any(getattr(locked.job, name) != value for name, value in of_job.items())
+    if changed or wanted != present or anchor != locked.spec.anchor_at:
+        _change_job(locked.job, of_job, locked.now)
+        locked.spec = _write_version(locked.job, wanted, anchor)
     locked.keep_priority()
     after = locked.audit_snapshot()
     if dropped:
@@ -111,22 +124,16 @@ def _of(given: Json, columns: Sequence[str]) -> Json:
     return {name: given[name] for name in columns if name in given}
 
 
-def _change_spec(locked: LockedJob, values: Json) -> list[Json]:
-    """Write the next version if something changed; return the overrides that the new schedule drops."""
-    anchor, dropped = locked.spec.anchor_at, list[Json]()
-    schedule = values.get("schedule")
+def _change_schedule(locked: LockedJob, given: Json) -> tuple[datetime, list[Json]]:
+    """Plan by a schedule that is new; return from when it counts, and the overrides that it drops."""
+    schedule = given.get("schedule")
     new = schedule != locked.spec.schedule or locked.job.status == JobStatus.FINISHED
-    if "schedule" in values and new:
-        anchor = locked.now
-        parsed = parse(schedule, str(locked.job.pk), working_time(values["calendar"]))
-        dropped = drop_overrides(locked, parsed, anchor)
-        _rearm(locked, schedule, values["calendar"])
-    present = {name: getattr(locked.spec, name) for name in VERSION_COLUMNS}
-    wanted = {**present, **values}
-    if wanted != present or anchor != locked.spec.anchor_at:
-        locked.job.version += 1
-        locked.spec = _write_version(locked.job, wanted, anchor)
-    return dropped
+    if "schedule" not in given or not new:
+        return locked.spec.anchor_at, []
+    parsed = parse(schedule, str(locked.job.pk), working_time(given["calendar"]))
+    dropped = drop_overrides(locked, parsed, locked.now)
+    _rearm(locked, schedule, given["calendar"])
+    return locked.now, dropped
 
 
 def _rearm(locked: LockedJob, schedule: Json | None, calendar: Calendar | None) -> None:
@@ -147,14 +154,15 @@ def _rearm(locked: LockedJob, schedule: Json | None, calendar: Calendar | None) 
 
 
 def _write_version(job: Job, values: Json, anchor: datetime) -> JobVersion:
-    if job.version > 1:
-        job.save(update_fields=["version"])
+    of_job = {field.name: field.as_audited(getattr(job, field.column)) for field in UNVERSIONED}
     spec = JobVersion.objects.create(
         job=job,
         version=job.version,
         target_key=target_key(values["target"]),
         secret_names=names_in(values["target"]),
+        job_fields=of_job,
         anchor_at=anchor,
+        created_at=job.updated_at,
         created_by=current_actor().name,
         **values,
     )
@@ -165,9 +173,10 @@ def _write_version(job: Job, values: Json, anchor: datetime) -> JobVersion:
 def _change_job(job: Job, values: Json, now: datetime) -> None:
     for name, value in values.items():
         setattr(job, name, value)
+    job.version += 1
     job.updated_at = now
     with _refusing_duplicate_name(job):
-        job.save(update_fields=[*values, "updated_at"])
+        job.save(update_fields=[*values, "version", "updated_at"])
 
 
 def _refusing_duplicate_name(job: Job) -> AbstractContextManager[None]:

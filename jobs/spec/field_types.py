@@ -73,8 +73,7 @@ class Field:
     # As a request would write it; a required field has none.
     default: Any = None
     required: bool = False
-    # A versioned field is a column of JobVersion, and changing it writes the next version. Others are columns of Job,
-    # and changing them leaves version and clock alone.
+    # A versioned field is a column of JobVersion, others are columns of Job; changing either writes the next version.
     versioned: bool = True
     # Where it is stored, if not under its name; a reader for several columns returns a tuple.
     columns: tuple[str, ...] = ()

@@ -211,8 +211,8 @@ def test_an_edit_changes_only_what_was_changed(staff: Client, job: Job, pool: Po
     answer = staff.post(page("job_change", job.pk), shown(job, pool, priority="700"))
     assert answer.status_code == 302, answer.context["adminform"].form.errors
     job.refresh_from_db()
-    assert (job.priority, job.version, job.clock.next_run_at) == (700, 1, planned)
-    assert AuditEntry.objects.get(action="job.edited").after == {"priority": 700}
+    assert (job.priority, job.version, job.clock.next_run_at) == (700, 2, planned)
+    assert AuditEntry.objects.get(action="job.edited").after == {"priority": 700, "version": 2}
 
 
 def test_a_calendar_a_window_and_what_to_make_up_for(

@@ -78,8 +78,8 @@ def test_an_edit_is_audited_with_both_sides(caller: Caller) -> None:
     job = post_job(caller.tenant)
     caller.patch(f"jobs/{job.pk}", {"priority": 7, "tags": {"team": "x"}})
     entry = AuditEntry.objects.get(action="job.edited")
-    assert entry.before == {"priority": 500, "tags": {}}
-    assert entry.after == {"priority": 7, "tags": {"team": "x"}}
+    assert entry.before == {"priority": 500, "tags": {}, "version": 1}
+    assert entry.after == {"priority": 7, "tags": {"team": "x"}, "version": 2}
 
 
 def test_a_changed_secret_shows_as_changed_and_not_as_text(caller: Caller) -> None:

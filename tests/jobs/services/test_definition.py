@@ -58,19 +58,33 @@ def test_an_edit_of_the_target_writes_a_version_and_leaves_the_clock() -> None:
 @pytest.mark.parametrize(
     "changes", [{"priority": 900}, {"tags": {"a": "b"}}, {"description": "x"}, {"name": "y"}]
 )
-def test_an_edit_of_the_job_itself_writes_no_version(changes: dict[str, object]) -> None:
+def test_an_edit_of_the_job_itself_writes_a_version_and_leaves_the_clock(changes: dict[str, object]) -> None:
     job = post_job(schedule=EVERY_MINUTE)
-    before = clock(job).next_run_at
+    before, first = clock(job).next_run_at, job.spec
     edited = edit_job(job, changes)
-    assert edited.version == 1 and clock(job).next_run_at == before
+    assert edited.version == 2 and clock(job).next_run_at == before
+    kept = edited.spec.job_fields
+    assert (edited.spec.schedule, edited.spec.anchor_at) == (first.schedule, first.anchor_at)
+    assert first.job_fields is not None and kept == {**first.job_fields, **changes}
     entry = last_entry(job)
-    assert entry.action == "job.edited" and entry.after == changes
+    assert entry.action == "job.edited" and entry.after == {**changes, "version": 2}
+
+
+def test_a_run_keeps_the_version_it_was_made_with() -> None:
+    job = post_job(schedule=EVERY_MINUTE, overlap="allow_all")
+    planned = make_due(job)
+    edit_job(job, {"tags": {"a": "b"}})
+    assert Run.objects.get(job=job, planned_at=planned).version == 1
+    planned = make_due(job)
+    edit_job(job, {"tags": {}})
+    assert Run.objects.get(job=job, planned_at=planned).version == 2
 
 
 def test_an_edit_that_changes_nothing_leaves_no_trace() -> None:
     job = post_job(schedule=EVERY_MINUTE)
     entries = AuditEntry.objects.count()
-    assert edit_job(job, {"schedule": EVERY_MINUTE, "priority": 500}).version == 1
+    same = edit_job(job, {"schedule": EVERY_MINUTE, "priority": 500})
+    assert (same.version, same.updated_at) == (1, job.updated_at)
     assert AuditEntry.objects.count() == entries
 
 
