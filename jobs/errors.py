@@ -79,7 +79,7 @@ class DuplicateName(Conflict, code="duplicate_name"):
     """The name is taken."""
 
 
-class ChangedMeanwhile(Conflict, code="changed_meanwhile"):
+class ChangedMeanwhile(DomainError, code="changed_meanwhile"):
     """What was to be changed is no longer what was seen."""
 
 

@@ -7,7 +7,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from jobs.api.jobs import find_job, one_job_json
+from jobs.api.editions import ETAG, IF_MATCH, editions_seen
+from jobs.api.jobs import find_job, job_response
 from jobs.api.openapi import Decorator, operation
 from jobs.api.serializers import BodySerializer, GivenInstantField, PlainField, ReasonField, ReasonSerializer
 from jobs.models import Role
@@ -68,7 +69,8 @@ def job_operation(
         tag="jobs",
         takes=takes,
         gives=ref(gives),
-        errors=(400, 404, 409),
+        errors=(400, 404, 409, 412),
+        parameters=(IF_MATCH, ETAG),
         about=f"{about} Doing it twice changes nothing the second time.",
     )
 
@@ -85,8 +87,9 @@ class PauseJob(APIView):
     def post(self, request: Request, job_id: str) -> Response:
         given = PausingSerializer.read(request)
         until = given.get("until", status.UNCHANGED)
-        status.pause_job(find_job(request, job_id), given["reason"], until)
-        return Response(one_job_json(request, job_id))
+        job = find_job(request, job_id)
+        job = status.pause_job(job, given["reason"], until, seen=editions_seen(request))
+        return job_response(request, job, job.spec)
 
 
 class ResumeJob(APIView):
@@ -101,9 +104,10 @@ class ResumeJob(APIView):
     )
     def post(self, request: Request, job_id: str) -> Response:
         given = ResumingSerializer.read(request)
-        resumed = status.resume_with(find_job(request, job_id), given["reason"], given["catch_up"])
+        job, seen = find_job(request, job_id), editions_seen(request)
+        resumed = status.resume_with(job, given["reason"], given["catch_up"], seen=seen)
         missed = missed_json(resumed.missed) if resumed.missed else None
-        return Response({**one_job_json(request, job_id), "missed": missed})
+        return job_response(request, resumed.job, resumed.job.spec, missed=missed)
 
 
 class CancelJob(APIView):
@@ -111,6 +115,6 @@ class CancelJob(APIView):
 
     @job_operation("cancel", "Cancel a job", "For good; its unfinished runs are cancelled.")
     def post(self, request: Request, job_id: str) -> Response:
-        job = find_job(request, job_id)
-        status.cancel_job(job, ReasonSerializer.read(request)["reason"])
-        return Response(one_job_json(request, job_id))
+        job, reason = find_job(request, job_id), ReasonSerializer.read(request)["reason"]
+        job = status.cancel_job(job, reason, seen=editions_seen(request))
+        return job_response(request, job, job.spec)

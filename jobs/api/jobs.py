@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
+from typing import Any
 from uuid import UUID
 
 from django.db.models import F, QuerySet
@@ -11,6 +12,7 @@ from rest_framework.views import APIView
 
 from auditlog.redaction import redact
 from jobs.api.authentication import principal_of, tenant_of
+from jobs.api.editions import ETAG, IF_MATCH, IF_NONE_MATCH, editions_seen, etag_of, has_seen
 from jobs.api.idempotency import StoredResponse
 from jobs.api.job_filters import JobFilters
 from jobs.api.openapi import IDEMPOTENCY_KEY, PROBLEM, operation
@@ -21,6 +23,7 @@ from jobs.errors import InvalidInput
 from jobs.models import Job, JobStatus, JobVersion, Override, Role
 from jobs.secrets.references import misspelt_references
 from jobs.services import definition as services
+from jobs.services.locking import edition
 from jobs.services.missed import missed_json, missed_so_far
 from jobs.services.occurrences import next_run_of
 from jobs.services.overrides import open_overrides
@@ -106,16 +109,30 @@ class Jobs(ListView):
         gives=ref("Job"),
         status=201,
         errors=(400, 409, 422),
-        parameters=(IDEMPOTENCY_KEY,),
+        parameters=(IDEMPOTENCY_KEY, ETAG),
     )
     def post(self, request: Request) -> Response:
-        return answer_once(request, lambda: _created(services.create_job(tenant_of(request), request.data)))
+        def act() -> StoredResponse:
+            return _created(services.create_job(tenant_of(request), request.data))
+
+        return answer_once(request, act, more=lambda body: {"ETag": etag_of(body)})
 
 
 class OneJob(APIView):
-    @operation("read_job", "Read a job", tag="jobs", gives=ref("Job"), errors=(404,))
+    @operation(
+        "read_job",
+        "Read a job",
+        tag="jobs",
+        gives=ref("Job"),
+        errors=(400, 404),
+        bodiless={304: "Definition and status are as you have read them; `next_run_at` may have moved."},
+        parameters=(IF_NONE_MATCH, ETAG),
+    )
     def get(self, request: Request, job_id: str) -> Response:
-        return Response(one_job_json(request, job_id))
+        job = find_job(request, job_id)
+        if has_seen(request, edition(job)):
+            return Response(status=304, headers={"ETag": f'"{edition(job)}"'})
+        return job_response(request, job, job.spec)
 
     @operation(
         "edit_job",
@@ -123,23 +140,26 @@ class OneJob(APIView):
         tag="jobs",
         takes=ref("JobChanges"),
         gives=ref("Job"),
-        errors=(400, 404, 409),
+        errors=(400, 404, 409, 412),
+        parameters=(IF_MATCH, ETAG),
         about="What is due by now is triggered under the old schedule first; the new one plans from now on.",
     )
     def patch(self, request: Request, job_id: str) -> Response:
-        services.edit_job(find_job(request, job_id), request.data)
-        return Response(one_job_json(request, job_id))
+        seen = editions_seen(request)
+        job = services.edit_job(find_job(request, job_id), request.data, seen=seen)
+        return job_response(request, job, job.spec)
 
     @operation(
         "delete_job",
         "Delete a job",
         tag="jobs",
         status=204,
-        errors=(404,),
+        errors=(400, 404, 412),
+        parameters=(IF_MATCH,),
         about="Unfinished runs are cancelled; the runs stay readable and the name is free again.",
     )
     def delete(self, request: Request, job_id: str) -> Response:
-        services.delete_job(find_job(request, job_id))
+        services.delete_job(find_job(request, job_id), seen=editions_seen(request))
         return Response(status=204)
 
 
@@ -191,16 +211,20 @@ def jobs_json(jobs: Iterable[Job], *, secrets: bool) -> list[Json]:
     return [job_json(job, by_job[job.pk], overrides[job.pk], secrets=secrets) for job in jobs]
 
 
-def one_job_json(request: Request, job_id: str) -> Json:
-    """Render one job with what it has missed so far, which is counted for one job at a time."""
-    job = find_job(request, job_id)
-    spec = job.spec
+def job_response(request: Request, job: Job, spec: JobVersion, **more: Any) -> Response:
+    """Answer one job with what it has missed so far, which is counted for one job at a time.
+
+    A change answers the job as the change has left it: read again, it could be that of the next change, and its ETag
+    would let the caller undo what it has not seen.
+    """
     missed = missed_so_far(job, spec, database_now())
-    return {
+    body = {
         **job_json(job, spec, open_overrides(job), secrets=sees_secrets(request)),
         "missed_so_far": missed_json(missed) if missed else None,
         "warnings": _warnings(job, spec),
+        **more,
     }
+    return Response(body, headers={"ETag": etag_of(body)})
 
 
 def schedule_description(spec: JobVersion) -> str:

@@ -1,11 +1,11 @@
 """Describe operations in OpenAPI."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from drf_spectacular.extensions import OpenApiAuthenticationExtension, OpenApiSerializerExtension
 from drf_spectacular.openapi import AutoSchema
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
 from rest_framework.serializers import BaseSerializer, Serializer
 
 from jobs.validation.schema import Schema, number, obj, ref, text
@@ -17,6 +17,7 @@ REASONS = {
     403: "The key's role does not allow it.",
     404: "Missing, or of another tenant.",
     409: "The present state does not allow it.",
+    412: "Somebody has changed it since: `detail` says who, and when.",
     422: "The Idempotency-Key was used for another request.",
 }
 IDEMPOTENCY_KEY = OpenApiParameter(
@@ -41,6 +42,7 @@ def operation(
     gives: Schema | type[Serializer[Any]] | BaseSerializer[Any] | type[OfView] | None = OfView,
     status: int = 200,
     errors: Sequence[int] = (),
+    bodiless: Mapping[int, str] | None = None,
     parameters: Sequence[OpenApiParameter] = (),
     once: bool = False,
     about: str = "",
@@ -52,7 +54,11 @@ def operation(
         description=about,
         tags=[tag] if tag else None,
         request={"application/json": takes} if takes else None,
-        responses={status: None if status == 204 else gives, **problems(*errors)},
+        responses={
+            status: None if status == 204 else gives,
+            **{code: OpenApiResponse(None, says) for code, says in (bodiless or {}).items()},
+            **problems(*errors),
+        },
         parameters=[*parameters, *([IDEMPOTENCY_KEY] if once else [])],
     )
 

@@ -11,7 +11,7 @@ from rest_framework.response import Response
 from jobs.api.authentication import tenant_of
 from jobs.api.idempotency import StoredResponse, once, read_key
 from jobs.errors import Missing
-from jobs.validation.checks import abbreviate, invalid, refuse_unknown
+from jobs.validation.checks import Json, abbreviate, invalid, refuse_unknown
 
 MAX_TIMES = 100
 
@@ -24,11 +24,15 @@ def read_id(text: str) -> UUID:
 
 
 def answer_once(
-    request: Request, act: Callable[[], StoredResponse], distinguished_by: object = None
+    request: Request,
+    act: Callable[[], StoredResponse],
+    distinguished_by: object = None,
+    more: Callable[[Json], dict[str, str]] = lambda body: {},
 ) -> Response:
     """Act, and with an Idempotency-Key act only once.
 
     Another body is another request. Where no digest of the body may be stored, `distinguished_by` replaces it.
+    `more` makes headers from the answer, which may be the stored one.
     """
     given = request.headers.get("Idempotency-Key", "")
     if given:
@@ -40,7 +44,7 @@ def answer_once(
     headers = {"Idempotency-Replayed": "true"} if answer.replayed else {}
     if answer.status == 201:
         headers["Location"] = answer.body["links"]["self"]
-    return Response(answer.body, status=answer.status, headers=headers)
+    return Response(answer.body, status=answer.status, headers={**headers, **more(answer.body)})
 
 
 def refuse_unknown_query(request: Request, known: tuple[str, ...]) -> None:

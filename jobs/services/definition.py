@@ -4,7 +4,7 @@ Whatever moves the planned times locks the job's clock first, lets runs trigger 
 schedule in the same transaction, and only then sets the first time after now of the new one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from uuid import uuid4
@@ -15,7 +15,7 @@ from auditlog.actions import Action
 from auditlog.context import current_actor
 from auditlog.record import record
 from jobs.clock import database_now
-from jobs.errors import ChangedMeanwhile, JobNotRunnable
+from jobs.errors import JobNotRunnable
 from jobs.hooks import job_hooks
 from jobs.models import JOB_SLICES, Calendar, Job, JobClock, JobStatus, JobVersion, Tenant
 from jobs.schedules import next_after, parse
@@ -63,17 +63,9 @@ def create_job(tenant: Tenant, data: object) -> Job:
 
 
 @transaction.atomic
-def edit_job(job: Job, data: object, *, whole: bool = False, seen: str | None = None) -> Job:
-    """Change the fields that are given; a `whole` spec also sets those it leaves out to their defaults.
-
-    A caller that names the `edition` it has `seen` is refused when it is not the present one.
-    """
-    locked = lock(job)
-    if seen is not None and seen != edition(locked.job):
-        detail = "somebody has changed the job since this form was opened"
-        raise ChangedMeanwhile(detail, hint="open it again and repeat your change")
-    if locked.job.status == JobStatus.CANCELLED:
-        raise JobNotRunnable("the job is cancelled and cannot be changed", hint="create a new job")
+def edit_job(job: Job, data: object, *, whole: bool = False, seen: Collection[str] | None = None) -> Job:
+    """Change the fields that are given; a `whole` spec also sets those it leaves out to their defaults."""
+    locked = _lock_for_edit(job, seen)
     if whole:
         given = reading.read_new(locked.job.tenant, data, locked.job.pk)
         if given["schedule"] == locked.spec.schedule:
@@ -81,6 +73,13 @@ def edit_job(job: Job, data: object, *, whole: bool = False, seen: str | None = 
     else:
         given = reading.read_changes(locked.job, locked.spec, data)
     return _edit(locked, given)
+
+
+def _lock_for_edit(job: Job, seen: Collection[str] | None) -> LockedJob:
+    locked = lock(job, seen)
+    if locked.job.status == JobStatus.CANCELLED:
+        raise JobNotRunnable("the job is cancelled and cannot be changed", hint="create a new job")
+    return locked
 
 
 def _edit(locked: LockedJob, given: Json) -> Job:
@@ -104,20 +103,15 @@ def _edit(locked: LockedJob, given: Json) -> Job:
 
 
 @transaction.atomic
-def delete_job(job: Job, reason: str = "") -> None:
+def delete_job(job: Job, reason: str = "", *, seen: Collection[str] | None = None) -> None:
     """Delete a job softly: its runs stay readable, its name is free again."""
-    locked = lock(job)
+    locked = lock(job, seen)
     before = locked.audit_snapshot()
     locked.set_next(None)
     locked.job.deleted_at = locked.job.updated_at = locked.now
     locked.job.save(update_fields=["deleted_at", "updated_at"])
     job_hooks().job_ended(locked.job, locked.now, reason or "the job was deleted")
     record(Action.JOB_DELETED, locked.job, before=before, reason=reason)
-
-
-def edition(job: Job) -> str:
-    """Identify the state of a job; every change makes another one, also of what no version holds."""
-    return f"{job.version} {job.updated_at.isoformat()}"
 
 
 def _of(given: Json, columns: Sequence[str]) -> Json:

@@ -1,5 +1,6 @@
 """Lock a job for a change, and describe it for audit entries."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -10,7 +11,7 @@ from auditlog.actions import Action
 from auditlog.context import current_actor
 from auditlog.record import record
 from jobs.clock import database_now
-from jobs.errors import Missing
+from jobs.errors import ChangedMeanwhile, Missing
 from jobs.hooks import job_hooks
 from jobs.models import Job, JobClock, JobStatus, JobVersion
 from jobs.schedules import Schedule
@@ -71,10 +72,21 @@ class LockedJob:
         self.set_next(min((at for at in (regular, earliest) if at is not None), default=None))
 
 
-def lock(job: Job) -> LockedJob:
+def edition(job: Job) -> str:
+    return edition_of(job.version, job.status, as_text(job.updated_at))
+
+
+def edition_of(version: int, status: str, updated_at: str) -> str:
+    """Identify the definition and the status of a job. What the trigger moves is no part of it."""
+    return f"{version}-{status}-{updated_at}"
+
+
+def lock(job: Job, seen: Collection[str] | None = None) -> LockedJob:
     """Lock the clock and the job, then settle what is due by now. What was read before may be stale.
 
-    The job comes before its gate, which settling may take: a retry has the job, and asks for the gate.
+    The job comes before its gate, which settling may take: a retry has the job, and asks for the gate. A caller that
+    names the editions it has `seen` is refused when none of them is the present one. The locks are held to the end of
+    the transaction, so of two changes that have seen the same edition the second is refused.
     """
     clock = JobClock.objects.select_for_update().filter(job_id=job.pk).first()
     jobs = Job.objects.present().select_for_update(no_key=True, of=("self",))
@@ -86,7 +98,19 @@ def lock(job: Job) -> LockedJob:
         job_hooks().settle_due(present, now)
         clock.refresh_from_db()
         present.refresh_from_db()
-    return LockedJob(present, clock, present.spec, now)
+    locked = LockedJob(present, clock, present.spec, now)
+    if seen is not None and edition(present) not in seen:
+        raise _changed(locked)
+    return locked
+
+
+def _changed(locked: LockedJob) -> ChangedMeanwhile:
+    job, spec = locked.job, locked.spec
+    # An edit gives its version and the job one instant; anything later has changed the status.
+    who = spec.created_by if spec.created_at == job.updated_at else job.status_by
+    state = f"it is {job.status}, at version {job.version}"
+    detail = f"{who or 'somebody'} has changed the job at {as_text(job.updated_at)}: {state}"
+    return ChangedMeanwhile(detail, hint="read it again, then repeat your change")
 
 
 def limit_waiting(longest: str, limits: tuple[str, ...] = ("lock_timeout",)) -> None:

@@ -1,5 +1,6 @@
 """Change the status of a job: pause, resume and cancel it."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -9,6 +10,7 @@ import psycopg
 from django.db import DatabaseError, transaction
 
 from auditlog.actions import Action
+from auditlog.context import current_actor
 from jobs.errors import JobNotRunnable
 from jobs.hooks import Missed, job_hooks
 from jobs.models import Job, JobStatus
@@ -39,19 +41,26 @@ class Resumed:
 
 
 @transaction.atomic
-def pause_job(job: Job, reason: str = "", until: datetime | None | Unchanged = UNCHANGED) -> Job:
+def pause_job(
+    job: Job,
+    reason: str = "",
+    until: datetime | None | Unchanged = UNCHANGED,
+    *,
+    seen: Collection[str] | None = None,
+) -> Job:
     """Pause a job, so that it has no planned times; with `until` it goes on by itself then.
 
     Pausing it again changes nothing but until when.
     """
-    locked = lock(job)
+    locked = lock(job, seen)
     until = _read_until(locked, until)
     if locked.job.status == JobStatus.PAUSED and locked.job.paused_until == until:
         return locked.job
     before = locked.audit_snapshot()
     if locked.job.status == JobStatus.PAUSED:
         locked.job.paused_until, locked.job.updated_at = until, locked.now
-        locked.job.save(update_fields=["paused_until", "updated_at"])
+        locked.job.status_by = current_actor().name
+        locked.job.save(update_fields=["paused_until", "status_by", "updated_at"])
     else:
         _require_status(locked.job, PAUSABLE, "paused")
         if locked.job.status == JobStatus.UNRUNNABLE:
@@ -67,9 +76,11 @@ def resume_job(job: Job, reason: str = "") -> Job:
 
 
 @transaction.atomic
-def resume_with(job: Job, reason: str = "", catch_up: str | None = None) -> Resumed:
+def resume_with(
+    job: Job, reason: str = "", catch_up: str | None = None, *, seen: Collection[str] | None = None
+) -> Resumed:
     """Resume with the first time after now; settle what was missed by the job's policy, or by this one."""
-    locked = lock(job)
+    locked = lock(job, seen)
     if locked.job.status == JobStatus.ACTIVE:
         return Resumed(locked.job)
     _require_status(locked.job, RESUMABLE, "resumed")
@@ -113,9 +124,9 @@ def _resume(locked: LockedJob, reason: str, catch_up: str | None) -> Resumed:
 
 
 @transaction.atomic
-def cancel_job(job: Job, reason: str = "") -> Job:
+def cancel_job(job: Job, reason: str = "", *, seen: Collection[str] | None = None) -> Job:
     """Cancel a job for good: it has no more planned times, and its unfinished runs end."""
-    locked = lock(job)
+    locked = lock(job, seen)
     if locked.job.status == JobStatus.CANCELLED:
         return locked.job
     before = locked.audit_snapshot()

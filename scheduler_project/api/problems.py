@@ -12,7 +12,16 @@ from rest_framework import exceptions
 from rest_framework.response import Response
 
 from auditlog.context import current
-from jobs.errors import BodyTooLarge, Conflict, DomainError, InvalidInput, KeyReused, Missing, UnsupportedBody
+from jobs.errors import (
+    BodyTooLarge,
+    ChangedMeanwhile,
+    Conflict,
+    DomainError,
+    InvalidInput,
+    KeyReused,
+    Missing,
+    UnsupportedBody,
+)
 from scheduler_project.sdk.errors import LedgerRefused, LedgerUnavailable
 
 logger = logging.getLogger(__name__)
@@ -22,6 +31,7 @@ STATUS: tuple[tuple[type[DomainError], int], ...] = (
     (InvalidInput, 400),
     (Missing, 404),
     (Conflict, 409),
+    (ChangedMeanwhile, 412),
     (BodyTooLarge, 413),
     (UnsupportedBody, 415),
     (KeyReused, 422),

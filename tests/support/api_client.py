@@ -23,14 +23,14 @@ class Caller:
     def post(self, path: str, body: Any = None, **headers: str) -> Any:
         return self._send("post", path, body, headers)
 
-    def patch(self, path: str, body: Any) -> Any:
-        return self._send("patch", path, body, {})
+    def patch(self, path: str, body: Any, **headers: str) -> Any:
+        return self._send("patch", path, body, headers)
 
     def put(self, path: str, body: Any) -> Any:
         return self._send("put", path, body, {})
 
-    def delete(self, path: str) -> Any:
-        return self.client.delete(address(path))
+    def delete(self, path: str, **headers: str) -> Any:
+        return self._send("delete", path, "", headers)
 
     def _send(self, method: str, path: str, body: Any, headers: dict[str, str]) -> Any:
         text = body if isinstance(body, str | bytes) else json.dumps({} if body is None else body)

@@ -10,7 +10,8 @@ from jobs.admin.forms.base import ServiceForm, error_text
 from jobs.admin.forms.masked_target import unmasked
 from jobs.errors import FieldError
 from jobs.models import Job, JobVersion
-from jobs.services.definition import create_job, edit_job, edition
+from jobs.services.definition import create_job, edit_job
+from jobs.services.locking import edition
 from jobs.spec.field_types import InputKind
 from jobs.spec.fields import FIELDS, stored
 from jobs.validation.checks import Json
@@ -44,7 +45,7 @@ class JobForm(ServiceForm):
             return create_job(self.cleaned_data["tenant"], {name: self._value(name) for name in FIELDS})
         changed = [name for name, parts in PARTS.items() if any(part in self.changed_data for part in parts)]
         data = {name: self._value(name) for name in changed}
-        return edit_job(self.instance, data, seen=self.cleaned_data["seen"])
+        return edit_job(self.instance, data, seen=[self.cleaned_data["seen"]])
 
     def _value(self, name: str) -> Any:
         field, given = FIELDS[name], self.cleaned_data

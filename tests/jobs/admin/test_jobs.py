@@ -16,7 +16,8 @@ from jobs.access import pools
 from jobs.access.api_keys import KEY_TEXT
 from jobs.calendars.service import create_calendar
 from jobs.models import ApiKey, Job, JobStatus, Membership, Pool, Role, Tenant
-from jobs.services.definition import create_job, edit_job, edition
+from jobs.services.definition import create_job, edit_job
+from jobs.services.locking import edition
 from jobs.services.status import pause_job
 from runs.models import Run
 from tests.support.factories import make_pool, make_tenant
@@ -301,7 +302,7 @@ def test_a_stale_form_puts_nothing_back(staff: Client, job: Job, pool: Pool) -> 
         change()
         answer = staff.post(page("job_change", job.pk), stale)
         assert answer.status_code == 200
-        assert b"Somebody has changed the job" in answer.content
+        assert b"System has changed the job at" in answer.content
         job.refresh_from_db()
         assert job.spec.schedule == {"every": 60} and job.description == ""
         stale = shown(job, pool, schedule_kind="every", every="PT1M", description="only this was changed")
