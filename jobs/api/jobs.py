@@ -1,7 +1,7 @@
 """Serve jobs: list, create, read, edit and delete them."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -27,16 +27,26 @@ from jobs.services.locking import edition
 from jobs.services.missed import missed_json, missed_so_far
 from jobs.services.occurrences import next_run_of
 from jobs.services.overrides import open_overrides
-from jobs.spec.fields import FIELDS, stored
-from jobs.spec.schedule import describe_schedule
+from jobs.spec.breaker import BREAKER
+from jobs.spec.catch_up import CATCH_UP
+from jobs.spec.fields import FIELDS, fields_json
+from jobs.spec.retry import RETRY
+from jobs.spec.schedule import SCHEMA, describe_schedule
 from jobs.spec.targets import KINDS, availability
 from jobs.spec.targets.kind import targets_schema
 from jobs.validation.checks import Json
 from jobs.validation.rows import first_or_missing
-from jobs.validation.schema import INSTANT, MAYBE_INSTANT, number, obj, ref, text
+from jobs.validation.schema import INSTANT, MAYBE_INSTANT, Schema, number, obj, patch_of, ref, text
 
 LINKS = ("runs", "preview", "times", "explain", "missed", "versions")
 PROPERTIES = {name: field.property for name, field in FIELDS.items()}
+# Fields that are objects: a merge patch of each is a component of its own.
+NESTED: dict[str, Schema] = {
+    "schedule": SCHEMA,
+    "target": {"oneOf": [kind.schema for kind in KINDS.values()]},
+    **{field.name: field.schema for field in (CATCH_UP, RETRY, BREAKER)},
+}
+PATCHES = {name: f"{name.title().replace('_', '')}Changes" for name in NESTED}
 COMPONENTS = {
     "Problem": PROBLEM,
     "Target": targets_schema(KINDS.values()),
@@ -52,10 +62,18 @@ COMPONENTS = {
         additionalProperties=False,
     ),
     "JobChanges": obj(
-        PROPERTIES,
+        {
+            name: ref(PATCHES[name])
+            if name in PATCHES
+            else patch_of(field.schema, nullable=not field.required)
+            for name, field in FIELDS.items()
+        },
         additionalProperties=False,
-        description="What shall change; nested values are replaced whole.",
+        description="What shall change, as a JSON merge patch.",
     ),
+    **{
+        PATCHES[name]: patch_of(schema, nullable=not FIELDS[name].required) for name, schema in NESTED.items()
+    },
     "Job": obj(
         {
             "id": text(format="uuid"),
@@ -142,12 +160,16 @@ class OneJob(APIView):
         gives=ref("Job"),
         errors=(400, 404, 409, 412),
         parameters=(IF_MATCH, ETAG),
-        about="What is due by now is triggered under the old schedule first; the new one plans from now on.",
+        about="A JSON merge patch (RFC 7396): what it leaves out stays, also within `schedule`, `target`, `retry` "
+        "and the others; null deletes, so that the default counts; a list replaces a list. A schedule or a target "
+        "of another kind replaces the one before, and `warnings` names what is gone with that. "
+        "`application/merge-patch+json` is taken as well. "
+        "What is due by now is triggered under the old schedule first; the new one plans from now on.",
     )
     def patch(self, request: Request, job_id: str) -> Response:
         seen = editions_seen(request)
-        job = services.edit_job(find_job(request, job_id), request.data, seen=seen)
-        return job_response(request, job, job.spec)
+        job, not_kept = services.patch_job(find_job(request, job_id), request.data, seen=seen)
+        return job_response(request, job, job.spec, warnings=not_kept)
 
     @operation(
         "delete_job",
@@ -179,7 +201,7 @@ def job_json(job: Job, spec: JobVersion, overrides: Iterable[Override] = (), *, 
 
     `overrides` are those that are not done yet.
     """
-    fields = {name: field.as_json(stored(field, job, spec)) for name, field in FIELDS.items()}
+    fields = fields_json(job, spec)
     if not secrets:
         fields.update({name: redact(fields[name]) for name, field in FIELDS.items() if field.redacted})
     address = f"{BASE}/jobs/{job.pk}"
@@ -211,7 +233,9 @@ def jobs_json(jobs: Iterable[Job], *, secrets: bool) -> list[Json]:
     return [job_json(job, by_job[job.pk], overrides[job.pk], secrets=secrets) for job in jobs]
 
 
-def job_response(request: Request, job: Job, spec: JobVersion, **more: Any) -> Response:
+def job_response(
+    request: Request, job: Job, spec: JobVersion, warnings: Sequence[str] = (), **more: Any
+) -> Response:
     """Answer one job with what it has missed so far, which is counted for one job at a time.
 
     A change answers the job as the change has left it: read again, it could be that of the next change, and its ETag
@@ -221,7 +245,7 @@ def job_response(request: Request, job: Job, spec: JobVersion, **more: Any) -> R
     body = {
         **job_json(job, spec, open_overrides(job), secrets=sees_secrets(request)),
         "missed_so_far": missed_json(missed) if missed else None,
-        "warnings": _warnings(job, spec),
+        "warnings": [*warnings, *_warnings(job, spec)],
         **more,
     }
     return Response(body, headers={"ETag": etag_of(body)})

@@ -25,10 +25,11 @@ from jobs.services.occurrences import refuse_taken_instant
 from jobs.services.overrides import drop_overrides
 from jobs.spec import reading
 from jobs.spec.calendar_lookup import working_time
-from jobs.spec.fields import FIELDS, JOB_COLUMNS, VERSION_COLUMNS
+from jobs.spec.fields import FIELDS, JOB_COLUMNS, VERSION_COLUMNS, fields_json
+from jobs.spec.merging import merged, not_kept
 from jobs.spec.schedule import first_time
 from jobs.spec.targets import target_key
-from jobs.validation.checks import Json
+from jobs.validation.checks import Json, expect_object
 from jobs.validation.rows import refusing_duplicate_name
 from scheduler_project.sdk.ids import EPOCH
 from scheduler_project.sdk.secret_values.references import names_in
@@ -73,6 +74,15 @@ def edit_job(job: Job, data: object, *, whole: bool = False, seen: Collection[st
     else:
         given = reading.read_changes(locked.job, locked.spec, data)
     return _edit(locked, given)
+
+
+@transaction.atomic
+def patch_job(job: Job, patch: object, *, seen: Collection[str] | None = None) -> tuple[Job, list[str]]:
+    """Apply a JSON merge patch (RFC 7396); return also what a change of kind did not keep."""
+    locked = _lock_for_edit(job, seen)
+    given, present = expect_object(patch, ""), fields_json(locked.job, locked.spec)
+    job = _edit(locked, reading.read_changes(locked.job, locked.spec, merged(present, given)))
+    return job, not_kept(present, given, fields_json(job, locked.spec))
 
 
 def _lock_for_edit(job: Job, seen: Collection[str] | None) -> LockedJob:

@@ -47,6 +47,13 @@ def _as_json(stored: Json) -> Json:
     return durations.with_texts(stored, "window")
 
 
+def _of_same_policy(present: Json, patch: Json) -> Json:
+    """Drop what goes with the policy `all` alone, if the patch replaces it."""
+    if patch.get("policy", present["policy"]) == "all":
+        return present
+    return {name: part for name, part in present.items() if name not in DEFAULT_ALL}
+
+
 def _join(parts: Json) -> Json:
     return {name: part for name, part in parts.items() if parts["policy"] == "all" or name not in DEFAULT_ALL}
 
@@ -58,6 +65,7 @@ CATCH_UP = Field(
     read=read_catch_up,
     default={},
     as_json=_as_json,
+    merges_into=_of_same_policy,
     schema=obj(
         {
             "policy": text(

@@ -80,6 +80,8 @@ class Field:
     # The stored value as an answer has it, and as an audit entry has it.
     as_json: Callable[[Any], Any] = unchanged
     as_audited: Callable[[Any], Any] = unchanged
+    # From the value as an answer has it, and a merge patch of it: what the patch is applied to. None: the whole value.
+    merges_into: Callable[[Json, Json], Json] | None = None
     # It may hold secrets: those who may not write it see them masked.
     redacted: bool = False
     # How the admin's form shows it: its section and inputs. The value of several inputs is an object of their parts,

@@ -36,6 +36,7 @@ READ_ONLY = {
     "status": "use POST …/pause, …/resume or …/cancel",
     "paused_until": "use POST …/pause with `until`",
     **dict.fromkeys(DERIVED, "leave it out: it is read only"),
+    "version": "leave it out; If-Match with the job's ETag guards against changes of others",
 }
 
 
@@ -64,6 +65,10 @@ def _read_target(value: object, origin: Origin) -> Json:
     targets.kind_of(target).check_secret_places(target)
     check_references(origin.tenant, target, "target")
     return target
+
+
+def _of_same_kind(present: Json, patch: Json) -> Json:
+    return present if patch.get("kind", present["kind"]) == present["kind"] else {}
 
 
 # A column of the job itself, shown at the head of the form.
@@ -120,6 +125,7 @@ ROWS = (
         schema=ref("Target"),
         required=True,
         redacted=True,
+        merges_into=_of_same_kind,
         section="",
         inputs=(Input("target", InputKind.CODE),),
         suggested={"kind": "http", "method": "GET", "url": "https://"},
@@ -171,3 +177,8 @@ def stored(field: Field, job: Job, spec: JobVersion) -> object:
     """Take the stored value of a field from the row that has it."""
     found: object = getattr(spec if field.versioned else job, field.column)
     return found
+
+
+def fields_json(job: Job, spec: JobVersion) -> Json:
+    """Write the fields as a request would give them."""
+    return {name: field.as_json(stored(field, job, spec)) for name, field in FIELDS.items()}

@@ -23,6 +23,8 @@ from scheduler_project.sdk.retries import (
 MAX_DELAY = timedelta(days=7)
 # Of one class of errors.
 MAX_NAMES = 50
+# Unless they are given, they follow from the first delay and from the attempts.
+FOLLOWING = ("cap", "max_losses")
 ERROR_NAME = re.compile(r"HTTP [1-5](\d\d|xx)|exit -?\d{1,5}|[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
@@ -75,6 +77,14 @@ def _as_json(stored: Mapping[str, Any]) -> Json:
     return durations.with_texts(stored, "base", "cap")
 
 
+def _as_given(present: Json, _patch: Json) -> Json:
+    """Drop what only follows from the rest, so that it follows the patch: longest delay, number of losses."""
+    whole = read_retry(present)
+    rests = {one: {name: part for name, part in present.items() if name != one} for one in FOLLOWING}
+    following = [one for one, rest in rests.items() if read_retry(rest) == whole]
+    return {name: part for name, part in present.items() if name not in following}
+
+
 ERROR_NAMES = {
     "type": "array",
     "items": text(maxLength=200),
@@ -87,6 +97,7 @@ RETRY = Field(
     read=read_retry,
     default={},
     as_json=_as_json,
+    merges_into=_as_given,
     schema=obj(
         {
             "max_attempts": number(minimum=1, maximum=MAX_ATTEMPTS, default=DEFAULT_RETRY["max_attempts"]),

@@ -25,6 +25,7 @@ from jobs.validation.checks import Json, invalid
 from jobs.validation.instants import as_text
 from jobs.validation.schema import DURATION, INSTANT, obj, ref, text
 
+KINDS = ("cron", "every", "at")
 WITH_OFFSET = re.compile(r"([Zz]|[+-]\d\d:\d\d)\s*$")
 
 
@@ -76,9 +77,20 @@ def _as_json(stored: Json | None) -> Json | None:
     return stored and durations.with_texts(stored, "every", "jitter")
 
 
+def _of_same_kind(present: Json, patch: Json) -> Json:
+    """Drop all of a schedule that the patch replaces by one of another kind."""
+    kinds = [kind for kind in KINDS if patch.get(kind) is not None]
+    if kinds and not any(kind in present for kind in kinds):
+        return {}
+    at = patch.get("at")
+    # An instant with its offset takes the place of a local time and its zone.
+    is_instant = isinstance(at, str) and WITH_OFFSET.search(at)
+    return {name: part for name, part in present.items() if name != "timezone"} if is_instant else present
+
+
 def _split(value: Json | None) -> Json:
     found = value or {}
-    kind = next((kind for kind in ("cron", "every", "at") if kind in found), "none")
+    kind = next((kind for kind in KINDS if kind in found), "none")
     named = found.get("calendar", {})
     calendar = {"calendar": named.get("name", ""), "on_closed": named.get("on_closed", EXCLUDE)}
     return {"timezone": "UTC", **found, "kind": kind, **calendar}
@@ -156,6 +168,7 @@ SCHEDULE = Field(
     read=_read,
     columns=("schedule", "calendar"),
     as_json=_as_json,
+    merges_into=_of_same_kind,
     schema=ref("Schedule"),
     section="Schedule",
     inputs=(

@@ -17,6 +17,8 @@ from jobs.validation.checks import Json, abbreviate, invalid, printable, unstora
 
 UTF_8 = ("utf-8", "utf8")
 NO_TYPE = "the request has a body and no Content-Type"
+# RFC 7396. A PATCH is one, whichever of the two types its body has.
+MERGE_PATCH = "application/merge-patch+json"
 
 
 class JsonBody(BaseParser):
@@ -54,6 +56,8 @@ class JsonAlways(BaseContentNegotiation):
 
     def select_parser(self, request: Request, parsers: Any) -> Any:
         given = request.content_type.partition(";")[0].strip().lower()
+        if request.method == "PATCH" and given == MERGE_PATCH:
+            given = JsonBody.media_type
         found = next((parser for parser in parsers if parser.media_type == given), None)
         if found is None:
             detail = f"a body of the type {abbreviate(given)} is not read here" if given else NO_TYPE

@@ -8,7 +8,7 @@ import pytest
 from auditlog.models import AuditEntry
 from jobs.errors import ChangedMeanwhile
 from jobs.models import Job, JobVersion
-from jobs.services.definition import delete_job, edit_job
+from jobs.services.definition import delete_job, patch_job
 from jobs.services.locking import edition
 from jobs.services.status import cancel_job, pause_job
 from tests.races.staging import held_open, let_go, meanwhile, wait_until_somebody_waits_for
@@ -25,8 +25,8 @@ def job() -> Job:
 def test_of_two_patches_that_have_seen_the_same_exactly_one_wins(job: Job) -> None:
     seen = [edition(job)]
     with held_open() as first:
-        edit_job(job, {"tags": {"by": "first"}}, seen=seen)
-        with meanwhile(lambda: edit_job(job, {"tags": {"by": "second"}}, seen=seen)) as second:
+        patch_job(job, {"tags": {"by": "first"}}, seen=seen)
+        with meanwhile(lambda: patch_job(job, {"tags": {"by": "second"}}, seen=seen)) as second:
             wait_until_somebody_waits_for(first)
             let_go(first)
             with pytest.raises(ChangedMeanwhile, match="has changed the job"):
@@ -40,11 +40,11 @@ def test_of_two_patches_that_have_seen_the_same_exactly_one_wins(job: Job) -> No
 def test_the_second_patch_wins_when_the_first_is_undone(job: Job) -> None:
     seen = [edition(job)]
     with held_open() as first:
-        edit_job(job, {"tags": {"by": "first"}}, seen=seen)
-        with meanwhile(lambda: edit_job(job, {"tags": {"by": "second"}}, seen=seen)) as second:
+        patch_job(job, {"tags": {"by": "first"}}, seen=seen)
+        with meanwhile(lambda: patch_job(job, {"tags": {"by": "second"}}, seen=seen)) as second:
             wait_until_somebody_waits_for(first)
             let_go(first, "ROLLBACK")
-            assert second.result(timeout=60).tags == {"by": "second"}
+            assert second.result(timeout=60)[0].tags == {"by": "second"}
     job.refresh_from_db()
     assert (job.tags, job.version) == ({"by": "second"}, 2)
 
@@ -53,7 +53,7 @@ def test_the_second_patch_wins_when_the_first_is_undone(job: Job) -> None:
 def test_a_change_of_the_status_that_comes_second_is_refused(job: Job, change: Callable[..., Any]) -> None:
     seen = [edition(job)]
     with held_open() as first:
-        edit_job(job, {"priority": 7}, seen=seen)
+        patch_job(job, {"priority": 7}, seen=seen)
         with meanwhile(lambda: change(job, seen=seen)) as second:
             wait_until_somebody_waits_for(first)
             let_go(first)
@@ -61,3 +61,15 @@ def test_a_change_of_the_status_that_comes_second_is_refused(job: Job, change: C
                 second.result(timeout=60)
     job.refresh_from_db()
     assert (job.priority, job.status, job.deleted_at) == (7, "active", None)
+
+
+def test_patches_of_parts_of_one_field_both_count(job: Job) -> None:
+    """The second merges into what the first has left, not into what it has read before it waited."""
+    with held_open() as first:
+        patch_job(job, {"schedule": {"cron": "0 4 * * *"}})
+        with meanwhile(lambda: patch_job(job, {"schedule": {"jitter": "PT5M"}})) as second:
+            wait_until_somebody_waits_for(first)
+            let_go(first)
+            second.result(timeout=60)
+    job.refresh_from_db()
+    assert job.spec.schedule == {"cron": "0 4 * * *", "timezone": "Europe/Berlin", "jitter": 300}

@@ -129,7 +129,7 @@ def test_a_calendar_that_jobs_plan_by_stays(caller: Caller) -> None:
     job = caller.post("jobs", {**by_calendar(), "name": "settle"}).json()
     problem = refusal(caller.delete("calendars/us-holidays"), 409)
     assert problem["code"] == "calendar_in_use" and "settle" in problem["detail"]
-    caller.patch(f"jobs/{job['id']}", {"schedule": AT_TEN})
+    caller.patch(f"jobs/{job['id']}", {"schedule": {"calendar": None}})
     assert caller.delete("calendars/us-holidays").status_code == 204
     refusal(caller.get("calendars/us-holidays"), 404)
     assert caller.get("calendars").json()["results"] == []
@@ -264,7 +264,8 @@ def test_all_that_was_missed_is_made_up_for_as_asked(caller: Caller) -> None:
     asked = {"policy": "all", "window": "PT6H", "max": 50, "per_minute": 10, "order": "newest"}
     body = caller.post("jobs", {**job_spec(), "catch_up": asked}).json()
     assert body["catch_up"] == asked
-    defaults = caller.patch(f"jobs/{body['id']}", {"catch_up": {"policy": "all"}}).json()["catch_up"]
+    nulls = dict.fromkeys(("window", "max", "per_minute", "order"))
+    defaults = caller.patch(f"jobs/{body['id']}", {"catch_up": nulls}).json()["catch_up"]
     assert defaults == {"policy": "all", "window": "P1D", "max": 1000, "per_minute": 60, "order": "oldest"}
     entry: Any = AuditEntry.objects.get(action="job.edited")
     assert entry.after["catch_up"]["max"] == 1000 and entry.before["catch_up"]["max"] == 50
