@@ -65,6 +65,8 @@ class VersionSerializer(serializers.Serializer[JobVersion]):
         if earlier is None:
             return []
         before, after = spec_of(earlier), spec_of(version)
+        before = {name: value for name, value in before.items() if name in after}
+        after = {name: value for name, value in after.items() if name in before}
         # Compared as they are: a changed secret is a change, whoever reads it.
         shown_before, shown_after = self._shown(before), self._shown(after)
         return [
@@ -123,8 +125,10 @@ class OneVersion(VersionView, RetrieveAPIView[JobVersion]):
 
 
 def spec_of(version: JobVersion) -> Json:
+    """Read the fields of a version; one from before those of the job's row were kept lacks them."""
     versioned = (field for field in FIELDS.values() if field.versioned)
-    return {field.name: field.as_json(getattr(version, field.column)) for field in versioned}
+    spec = {field.name: field.as_json(getattr(version, field.column)) for field in versioned}
+    return {**(version.job_fields or {}), **spec}
 
 
 def changed_paths(before: Any, after: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

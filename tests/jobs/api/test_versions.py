@@ -9,7 +9,7 @@ from django.test.utils import CaptureQueriesContext
 from jobs.models import Job, Role
 from jobs.services.definition import edit_job
 from tests.support.api_client import Caller, refusal
-from tests.support.factories import TASK, make_run, make_tenant, post_job
+from tests.support.factories import TASK, make_job, make_run, make_tenant, post_job
 
 
 def target(**kwargs: Any) -> dict[str, Any]:
@@ -87,3 +87,19 @@ def test_a_page_costs_the_same_queries_whatever_its_size(caller: Caller, job: Jo
     with CaptureQueriesContext(connection) as short:
         versions(caller, job, limit=2)
     assert len(long) == len(short)
+
+
+def test_a_version_shows_what_was_changed_of_the_job_itself(caller: Caller, job: Job) -> None:
+    edit_job(job, {"tags": {"team": "a"}, "priority": 7})
+    latest = versions(caller, job)[0]
+    assert latest["changes"] == [
+        {"field": "priority", "before": 500, "after": 7},
+        {"field": "tags.team", "before": None, "after": "a"},
+    ]
+    assert (latest["spec"]["name"], latest["spec"]["pool"]) == (job.name, "default")
+
+
+def test_a_version_from_before_these_were_kept_shows_no_change_of_them(caller: Caller) -> None:
+    job = make_job(caller.tenant)
+    edit_job(job, {"timeout": 5})
+    assert [change["field"] for change in versions(caller, job)[0]["changes"]] == ["timeout"]
