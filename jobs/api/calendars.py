@@ -14,7 +14,7 @@ from jobs.api.serializers import BodySerializer, InstantField, LinksField, Plain
 from jobs.api.views import ListView, NamedView, ResourceView
 from jobs.calendars import service as calendars
 from jobs.models import Calendar
-from jobs.schedules.calendars.parsing import MAX_DATES, MAX_NAME_LENGTH, MAX_SPANS, WEEK_DAYS
+from jobs.schedules.calendars.parsing import MAX_DATES, MAX_NAME_LENGTH, MAX_SPANS, TIME, WEEK_DAYS
 from jobs.validation.schema import obj, text
 
 SPANS = {
@@ -24,7 +24,11 @@ SPANS = {
         "type": "array",
         "minItems": 2,
         "maxItems": 2,
-        "items": text("HH:MM, the end up to 24:00; a span over midnight is written as two."),
+        "items": text(
+            "HH:MM, the end up to 24:00; a span over midnight is written as two.",
+            pattern=f"^({TIME.pattern})$",
+        ),
+        "example": ["09:00", "17:00"],
     },
 }
 DATES = {
@@ -33,28 +37,39 @@ DATES = {
     "description": "Closed dates; a plain date for one without a name.",
     "items": {
         "oneOf": [
-            obj({"date": text(format="date"), "name": text(maxLength=MAX_NAME_LENGTH)}, required=("date",)),
+            obj(
+                {"date": text(format="date"), "name": text(maxLength=MAX_NAME_LENGTH)},
+                required=("date",),
+                title="ClosedDate",
+            ),
             text(format="date"),
         ]
     },
 }
 WEEKLY = obj(
     dict.fromkeys(WEEK_DAYS, SPANS),
-    additionalProperties=False,
+    may_lack=WEEK_DAYS,
+    title="OpenHours",
     description="Open hours. A day left out is closed; without any day it is always open.",
 )
 
 
+NAME_SCHEMA = text(
+    "Small letters, digits and inner hyphens; it never changes.",
+    pattern=f"^{calendars.SLUG.pattern}$",
+    example="us-holidays",
+)
+
+
 class CalendarName(serializers.Serializer[Any]):
-    name = serializers.CharField(
-        max_length=40, help_text="Small letters, digits and inner hyphens; it never changes."
-    )
+    name = PlainField(NAME_SCHEMA)
 
 
 class CalendarFields(serializers.Serializer[Any]):
     description = serializers.CharField(required=False, max_length=calendars.MAX_DESCRIPTION_LENGTH)
-    timezone = serializers.CharField(
-        default="UTC", help_text="Of the IANA database; days and hours are those of its clock."
+    timezone = PlainField(
+        text("Of the IANA database; days and hours are those of its clock.", format="iana-time-zone"),
+        default="UTC",
     )
     dates = PlainField(DATES, required=False)
     weekly = PlainField(WEEKLY, required=False)
@@ -111,6 +126,7 @@ class Calendars(CalendarView, ListView):
 @extend_schema_view(get=operation("read_calendar", "One calendar", errors=(404,)))
 class OneCalendar(CalendarView, NamedView):
     missing = "there is no calendar {!r}"
+    name_schema = NAME_SCHEMA
 
     @operation(
         "edit_calendar",

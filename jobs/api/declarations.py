@@ -18,7 +18,7 @@ from jobs.api.serializers import BodySerializer, PlainField
 from jobs.api.views import ResourceView
 from jobs.models import Pool, Role
 from jobs.validation.checks import Json, abbreviate, expect_object, invalid
-from jobs.validation.schema import ref
+from jobs.validation.schema import obj, text
 from scheduler_project.sdk.declarations.plan import DeclaredJob
 
 MAX_DECLARED = 1000
@@ -48,6 +48,15 @@ class DeclaredListSerializer(serializers.Serializer[Any]):
     results = DeclaredSerializer(many=True)
 
 
+DECLARED_SPEC = obj(
+    {"name": text(minLength=1, maxLength=MAX_NAME_LENGTH), "source": text("The code base.")},
+    required=("name",),
+    additionalProperties=True,
+    title="JobDeclaration",
+    description="As `POST /jobs` takes it, with `source` beside. One that is wrong is kept as refused.",
+)
+
+
 class PoolField(serializers.CharField):
     def run_validation(self, data: Any = empty) -> Pool:
         return pool_of(self.context["request"], None if data is empty else data)
@@ -70,12 +79,16 @@ class SpecsField(PlainField):
         return specs
 
 
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and len(name) <= MAX_NAME_LENGTH
+
+
 class NamesField(serializers.ListField):
     child = serializers.CharField(max_length=MAX_NAME_LENGTH)
 
     def run_validation(self, data: Any = empty) -> list[str]:
         names = [] if data is empty else data
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        if not isinstance(names, list) or not all(_is_name(name) for name in names):
             detail = f"{abbreviate(names)} is not a list of names"
             raise invalid(str(self.field_name), detail, "names of declared jobs")
         return names
@@ -84,7 +97,7 @@ class NamesField(serializers.ListField):
 class DeclarationsSerializer(BodySerializer):
     pool = PoolField(required=False, help_text="Left out with a worker's key: its own.")
     declarations = SpecsField(
-        {"type": "array", "items": ref("JobSpec"), "description": "With `source` beside."}, required=False
+        {"type": "array", "maxItems": MAX_DECLARED, "items": DECLARED_SPEC}, required=False
     )
     again = NamesField(required=False, help_text="Of these: put back what was edited by hand.")
     withdraw = NamesField(required=False, help_text="No longer declared: their jobs are cancelled.")

@@ -6,14 +6,16 @@ from jobs.api.filters import NamedFilterSet, QueryFilter, choice
 from jobs.hooks import job_hooks
 from jobs.models import Job, JobStatus, JobVersion
 from jobs.models.jobs import JobQuerySet
-from jobs.spec.tags import ABOUT, read_tag
+from jobs.spec.tags import ABOUT, TAG, read_tag
 
 # The version that a job has now.
 PRESENT = JobVersion.objects.filter(job=OuterRef("pk"), version=OuterRef("version"))
 
 
 class JobFilters(NamedFilterSet):
-    tag = QueryFilter(f"{ABOUT} Several must all match.", read=read_tag, many=True, method="with_tags")
+    tag = QueryFilter(
+        f"{ABOUT} Several must all match.", read=read_tag, schema=TAG, many=True, method="with_tags"
+    )
     status = choice("The status.", JobStatus.values, "is not a status")
     held_by = choice(
         "What holds their runs now: the breaker of the job, open or half open.",

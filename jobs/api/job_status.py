@@ -55,7 +55,7 @@ class PausingSerializer(BodySerializer):
 class ResumingSerializer(BodySerializer):
     reason = ReasonField()
     catch_up = PolicyField(
-        text("For this once instead of the job's own.", enum=list(CATCH_UP_POLICIES), nullable=True),
+        text("For this once instead of the job's own.", enum=[*CATCH_UP_POLICIES, None], nullable=True),
         required=False,
     )
 

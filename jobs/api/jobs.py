@@ -59,7 +59,6 @@ COMPONENTS = {
     "JobSpec": obj(
         PROPERTIES,
         required=[name for name, field in FIELDS.items() if field.required],
-        additionalProperties=False,
     ),
     "JobChanges": obj(
         {
@@ -102,7 +101,8 @@ COMPONENTS = {
             "created_at": INSTANT,
             "updated_at": INSTANT,
             "links": obj({name: text() for name in ("self", *LINKS)}),
-        }
+        },
+        may_lack=("warnings", "estimated_start_at"),
     ),
 }
 

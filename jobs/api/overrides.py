@@ -13,7 +13,7 @@ from rest_framework.response import Response
 from jobs.api.jobs import find_job
 from jobs.api.openapi import operation
 from jobs.api.requests import BASE
-from jobs.api.serializers import BodySerializer, InstantField, LinksField
+from jobs.api.serializers import BodySerializer, InstantField, LinksField, PlainField
 from jobs.api.views import ListView, ResourceView
 from jobs.models import Job, Override, Role
 from jobs.services import overrides
@@ -28,8 +28,8 @@ ABOUT_NOTE = "Shown with the run, or with the row that says why there is none."
 
 class NewOverrideSerializer(BodySerializer):
     planned_at = InstantField(help_text="One of the job's planned times.")
-    skip = serializers.BooleanField(required=False, help_text=ABOUT_SKIP)
-    move_to = InstantField(required=False, allow_null=True, help_text=ABOUT_MOVE)
+    skip = PlainField({"type": "boolean", "enum": [True], "description": ABOUT_SKIP}, required=False)
+    move_to = InstantField(required=False, help_text=ABOUT_MOVE)
     note = serializers.CharField(required=False, max_length=MAX_NOTE_LENGTH, help_text=ABOUT_NOTE)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, overload
+from typing import overload
 from uuid import UUID
 
 from rest_framework.request import Request
@@ -55,10 +55,9 @@ def refuse_unknown_query(request: Request, known: tuple[str, ...]) -> None:
             raise invalid(name, f"{name} holds a NUL character")
 
 
-def read_count(given: Any) -> int:
-    text = str(given) if isinstance(given, str | int) and not isinstance(given, bool) else ""
+def read_count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 3 and 1 <= int(text) <= MAX_TIMES):
-        raise invalid("n", f"{abbreviate(given)} is not a number of times", f"1 to {MAX_TIMES}")
+        raise invalid("n", f"{abbreviate(text)} is not a number of times", f"1 to {MAX_TIMES}")
     return int(text)
 
 

@@ -21,14 +21,13 @@ from jobs.services.occurrences import schedule_of
 from jobs.services.preview import Ahead, look_ahead
 from jobs.spec import schedule as spec_schedule
 from jobs.spec.calendar_lookup import found_calendar
-from jobs.validation.checks import Json, expect_object, invalid
+from jobs.validation.checks import Json, expect_object, invalid, whole_number
 from jobs.validation.schema import INSTANT, MAYBE_INSTANT, number, obj, ref, text
 
 COMPONENTS = {
     "Schedule": spec_schedule.SCHEMA,
     "Preview": obj(
-        {"schedule_description": text(), "now": INSTANT, "times": {"type": "array", "items": INSTANT}},
-        required=("schedule_description", "now", "times"),
+        {"schedule_description": text(), "now": INSTANT, "times": {"type": "array", "items": INSTANT}}
     ),
 }
 SUSPENSION = obj(
@@ -41,6 +40,7 @@ SUSPENSION = obj(
         "held": {"type": "boolean", "description": "Its run waits; false: it gets none."},
         "link": text(),
     },
+    title="AheadSuspension",
     nullable=True,
     description="The pause or blackout that it falls under, as far as is known by now.",
 )
@@ -95,7 +95,9 @@ class JobPreview(ResourceView):
         "preview_job",
         "The next planned times, and what will become of each",
         errors=(400, 404),
-        parameters=(query("n", f"How many, 1 to {MAX_TIMES}.", int, default=10),),
+        parameters=(
+            query("n", f"How many, 1 to {MAX_TIMES}.", number(minimum=1, maximum=MAX_TIMES), default=10),
+        ),
     )
     def get(self, request: Request, job_id: str) -> Response:
         job = find_job(request, job_id)
@@ -120,8 +122,9 @@ class SchedulePreview(APIView):
         "The planned times of a schedule nobody has saved",
         tag="schedules",
         takes=obj(
-            {"schedule": ref("Schedule"), "n": number(minimum=1, maximum=100, default=10)},
+            {"schedule": ref("Schedule"), "n": number(minimum=1, maximum=MAX_TIMES, default=10)},
             required=("schedule",),
+            title="PreviewRequest",
         ),
         gives=ref("Preview"),
         errors=(400,),
@@ -133,6 +136,6 @@ class SchedulePreview(APIView):
             raise invalid("schedule", "schedule is required", code="required")
         tenant, hash_id = tenant_of(request), "preview"
         schedule, _ = spec_schedule.read_named(tenant, given["schedule"], hash_id, find=found_calendar)
-        count, now = read_count(given.get("n", 10)), database_now()
+        count, now = whole_number(given.get("n", 10), "n", 1, MAX_TIMES), database_now()
         times = [instant(planned) for planned in upcoming(schedule, now, count, anchor=now)]
         return Response({"schedule_description": describe(schedule), "now": instant(now), "times": times})

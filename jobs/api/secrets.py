@@ -20,15 +20,22 @@ from jobs.validation.schema import text
 from scheduler_project.sdk.secret_values.masking import MIN_SECRET
 from scheduler_project.sdk.secret_values.references import NAME
 
-NAME_SCHEMA = text(f"{secrets.NAME_HINT[0].upper()}{secrets.NAME_HINT[1:]}.", pattern=f"^{NAME.pattern}$")
+NAME_SCHEMA = text(
+    f"{secrets.NAME_HINT[0].upper()}{secrets.NAME_HINT[1:]}.",
+    pattern=f"^{NAME.pattern}$",
+    example="PAYMENTS_KEY",
+)
 
 
 class SecretValueSerializer(BodySerializer):
-    value = serializers.CharField(
-        min_length=MIN_SECRET,
-        max_length=secrets.MAX_VALUE_BYTES,
+    value = PlainField(
+        text(
+            f"At most {secrets.MAX_VALUE_BYTES} bytes.",
+            minLength=MIN_SECRET,
+            maxLength=secrets.MAX_VALUE_BYTES,
+            example="swordfish",
+        ),
         write_only=True,
-        help_text=f"At most {secrets.MAX_VALUE_BYTES} bytes.",
     )
 
 
@@ -78,11 +85,14 @@ class Secrets(SecretView, ListView):
 @extend_schema_view(get=operation("read_secret", "One secret, without its value", errors=(404,)))
 class OneSecret(SecretView, NamedView):
     missing = "there is no such secret"
+    name_schema = NAME_SCHEMA
 
     @operation(
         "put_secret",
         "Create a secret, or give it a new value",
         takes=SecretValueSerializer,
+        status=201,
+        repeated=200,
         errors=(400, 409),
         about="Doing it twice is doing it once. 201 when it is new.",
     )

@@ -1,6 +1,6 @@
 """Define the fields and bodies that several resources share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -51,10 +51,10 @@ class PlainField(serializers.Field[Any, Any, Any, Any]):
 
 
 class LinksField(PlainField):
-    """Write addresses below /api/v1. A link whose function returns nothing is left out."""
+    """Write addresses below /api/v1. One of `may_lack` is left out if its function returns nothing."""
 
-    def __init__(self, /, **addresses: Callable[[Any], str | None]) -> None:
-        super().__init__(obj({name: text() for name in addresses}), source="*")
+    def __init__(self, may_lack: Sequence[str] = (), /, **addresses: Callable[[Any], str | None]) -> None:
+        super().__init__(obj({name: text() for name in addresses}, may_lack=may_lack), source="*")
         self.addresses = addresses
 
     def to_representation(self, value: Any) -> dict[str, str]:

@@ -55,14 +55,16 @@ class OfKind(serializers.Serializer[Any]):
 
 
 class NewSuspensionSerializer(BodySerializer, OfKind):
-    tag = serializers.CharField(required=False, allow_null=True, help_text=tags.ABOUT)
+    tag = PlainField({**tags.TAG, "nullable": True}, required=False)
     pool = serializers.CharField(required=False, allow_null=True, help_text=ABOUT_POOL)
-    everything = serializers.BooleanField(required=False, help_text=ABOUT_EVERYTHING)
+    everything = PlainField(
+        {"type": "boolean", "enum": [True], "description": ABOUT_EVERYTHING}, required=False
+    )
     effect = serializers.CharField(required=False)
     note = serializers.CharField(
         required=False, max_length=MAX_NOTE_LENGTH, help_text="Shown wherever it suspends something."
     )
-    begins_at = InstantField(required=False, help_text="Now, unless it is given.")
+    begins_at = InstantField(required=False, allow_null=True, help_text="Now, unless it is given.")
     ends_at = InstantField()
 
 

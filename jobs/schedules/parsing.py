@@ -154,9 +154,9 @@ def _once(given: dict[str, object]) -> Once:
         local = datetime(*(int(number or 0) for number in numbers))  # type: ignore[arg-type]  # noqa: DTZ001
         instant = first_instant(zone, local)
     except (ValueError, OverflowError):
-        raise BadSchedule(where, f"{at} does not exist", LOCAL_HINT) from None
+        raise BadSchedule(where, f"{at} does not exist", LOCAL_HINT, "no_such_time") from None
     if instant < EPOCH:
-        raise BadSchedule(where, f"{at} is before 1970", LOCAL_HINT)
+        raise BadSchedule(where, f"{at} is before 1970", LOCAL_HINT, "out_of_range")
     return Once(at=instant, local=local, zone=zone)
 
 
@@ -174,7 +174,7 @@ def read_zone(name: object, where: str) -> ZoneInfo:
     if not isinstance(name, str):
         raise BadSchedule(where, f"{kind_of(name)} is not a zone name", "a string: America/New_York")
     if name not in _zone_names():
-        raise BadSchedule(where, f"{name[:60]} is not a known time zone", _near_zones(name))
+        raise BadSchedule(where, f"{name[:60]} is not a known time zone", _near_zones(name), "unknown_zone")
     return _loaded_zone(name)
 
 
@@ -236,7 +236,7 @@ def _length(value: object, where: str, what: str, hint: str, longest: timedelta)
         raise BadSchedule(where, f"{value} is not {what}", hint)
     milliseconds = seconds * 1000
     if milliseconds != milliseconds.to_integral_value():
-        raise BadSchedule(where, f"{value} has a fraction of a millisecond", hint)
+        raise BadSchedule(where, f"{value} has a fraction of a millisecond", hint, "too_precise")
     too_long = longest + timedelta(days=1)
     return timedelta(milliseconds=min(int(milliseconds), too_long // timedelta(milliseconds=1)))
 
@@ -255,7 +255,7 @@ def _bounds(given: dict[str, object]) -> tuple[datetime | None, datetime | None]
     start, end = (read_instant(given[k], f"schedule.{k}") if k in given else None for k in ("start", "end"))
     if start is not None and end is not None and end < start:
         detail = f"{given['end']} is before the start, {given['start']}"
-        raise BadSchedule("schedule.end", detail, "leave out one")
+        raise BadSchedule("schedule.end", detail, "leave out one", "inconsistent")
     return start, end
 
 
@@ -277,9 +277,9 @@ def read_instant(value: object, where: str, hint: str = INSTANT_HINT) -> datetim
         instant = local.astimezone(UTC)
     except (ValueError, OverflowError):
         detail = f"{value} does not exist: there is no such day, time or offset"
-        raise BadSchedule(where, detail, hint) from None
+        raise BadSchedule(where, detail, hint, "no_such_time") from None
     if instant < EPOCH:
-        raise BadSchedule(where, f"{value} is before 1970", hint)
+        raise BadSchedule(where, f"{value} is before 1970", hint, "out_of_range")
     return instant
 
 

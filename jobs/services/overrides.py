@@ -132,7 +132,7 @@ def _check_move(locked: LockedJob, planned_at: datetime, moved_to: datetime) -> 
         hint = f"it is now {as_text(locked.now)}"
         raise invalid("move_to", f"{as_text(moved_to)} is in the past", hint, "past")
     if moved_to == planned_at:
-        raise invalid("move_to", "that is the planned time itself", "another instant")
+        raise invalid("move_to", "that is the planned time itself", "another instant", "inconsistent")
     earliest = planned_at - timedelta(days=settings.PARTITIONS_AHEAD_DAYS - 2)
     latest = planned_at + timedelta(days=settings.HOT_PERIOD_DAYS - 3)
     if not earliest <= moved_to <= latest:
@@ -154,7 +154,7 @@ def _read(data: object) -> Json:
         if ("skip" in given) == ("move_to" in given):
             detail = "skip and move_to: one of them is required"
             hint = '"skip": true, or "move_to": an instant'
-            raise invalid("skip", detail, hint, "required")
+            raise invalid("skip", detail, hint, "inconsistent")
         if "move_to" in given:
             values["moved_to"] = instants.read(given["move_to"], "move_to")
         elif given["skip"] is not True:

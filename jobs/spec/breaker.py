@@ -5,10 +5,10 @@ from datetime import timedelta
 from jobs.spec.field_types import Field, Input, InputKind
 from jobs.validation import durations
 from jobs.validation.checks import Json, expect_object, invalid, whole_number
-from jobs.validation.schema import DURATION, number, obj
+from jobs.validation.schema import duration, number, obj
 
 DEFAULT_COOLDOWN = "PT5M"
-MAX_COOLDOWN = timedelta(days=7)
+MIN_COOLDOWN, MAX_COOLDOWN = timedelta(seconds=1), timedelta(days=7)
 
 
 def read_breaker(value: object, *_: object) -> Json | None:
@@ -18,7 +18,7 @@ def read_breaker(value: object, *_: object) -> Json | None:
     if "failures" not in given:
         raise invalid("breaker.failures", "failures is required", "so many in a row, such as 5", "required")
     asked = given.get("cooldown", DEFAULT_COOLDOWN)
-    cooldown = durations.read(asked, "breaker.cooldown", timedelta(seconds=1), MAX_COOLDOWN)
+    cooldown = durations.read(asked, "breaker.cooldown", MIN_COOLDOWN, MAX_COOLDOWN)
     return {
         "failures": whole_number(given["failures"], "breaker.failures", 1, 1000),
         "cooldown": cooldown.total_seconds(),
@@ -32,9 +32,10 @@ BREAKER = Field(
     schema=obj(
         {
             "failures": number("So many in a row, over all runs of the job.", minimum=1, maximum=1000),
-            "cooldown": {**DURATION, "default": DEFAULT_COOLDOWN},
+            "cooldown": duration("", MIN_COOLDOWN, MAX_COOLDOWN, default=DEFAULT_COOLDOWN),
         },
         required=("failures",),
+        title="BreakerPolicy",
         nullable=True,
         description="After so many failed attempts in a row the job's runs are held; after the cool-down one tries.",
     ),

@@ -7,7 +7,7 @@ from django.conf import settings
 from jobs.spec.field_types import Field, Input, InputKind
 from jobs.validation import durations
 from jobs.validation.checks import Json, abbreviate, expect_object, invalid, listed, whole_number
-from jobs.validation.schema import DURATION, number, obj, text
+from jobs.validation.schema import duration, number, obj, text
 
 DEFAULT_CATCH_UP: Json = {"policy": "last", "window": 86_400.0}
 CATCH_UP_POLICIES = ("last", "skip", "all")
@@ -24,10 +24,8 @@ def read_catch_up(value: object, *_: object) -> Json:
     if policy not in CATCH_UP_POLICIES:
         available = listed(CATCH_UP_POLICIES, "available are")
         raise invalid("catch_up.policy", f"{abbreviate(policy)} is not available", available)
-    # A run for an older time would find no partition any more.
-    longest = timedelta(days=settings.HOT_PERIOD_DAYS - 2)
     asked = given.get("window", DEFAULT_CATCH_UP["window"])
-    window = durations.read(asked, "catch_up.window", timedelta(seconds=1), longest)
+    window = durations.read(asked, "catch_up.window", MIN_WINDOW, MAX_WINDOW)
     read = {"policy": policy, "window": window.total_seconds()}
     if policy == "all":
         merged = {**DEFAULT_ALL, **given}
@@ -60,28 +58,42 @@ def _join(parts: Json) -> Json:
 
 COUNT: Json = {"minimum": 1, "maximum": MAX_CAUGHT_UP}
 ALL = "catch_up_policy == 'all'"
+# A run for an older time would find no partition any more.
+MIN_WINDOW, MAX_WINDOW = timedelta(seconds=1), timedelta(days=settings.HOT_PERIOD_DAYS - 2)
+WINDOW = duration("Older ones are only noted.", MIN_WINDOW, MAX_WINDOW, default="P1D")
 CATCH_UP = Field(
     name="catch_up",
     read=read_catch_up,
     default={},
     as_json=_as_json,
     merges_into=_of_same_policy,
-    schema=obj(
-        {
-            "policy": text(
-                "`last`: the last of them runs. `skip`: none. `all`: every one.",
-                enum=list(CATCH_UP_POLICIES),
-                default="last",
+    schema={
+        "oneOf": [
+            obj(
+                {
+                    "policy": text(
+                        "`last`: the last of them runs. `skip`: none.", enum=["last", "skip"], default="last"
+                    ),
+                    "window": WINDOW,
+                },
+                title="CatchUp",
             ),
-            "window": {**DURATION, "description": "Older ones are only noted.", "default": "P1D"},
-            "max": number("Of `all`: at most so many for one gap.", **COUNT, default=DEFAULT_ALL["max"]),
-            "per_minute": number("Of `all`: the pace.", **COUNT, default=DEFAULT_ALL["per_minute"]),
-            "order": text(
-                "Of `all`: which go first.", enum=list(CATCH_UP_ORDERS), default=DEFAULT_ALL["order"]
+            obj(
+                {
+                    "policy": text("Every one of them runs.", enum=["all"]),
+                    "window": WINDOW,
+                    "max": number("At most so many for one gap.", **COUNT, default=DEFAULT_ALL["max"]),
+                    "per_minute": number("The pace.", **COUNT, default=DEFAULT_ALL["per_minute"]),
+                    "order": text(
+                        "Which go first.", enum=list(CATCH_UP_ORDERS), default=DEFAULT_ALL["order"]
+                    ),
+                },
+                required=("policy",),
+                title="CatchUpAll",
             ),
-        },
-        description="What becomes of times nobody could trigger.",
-    ),
+        ],
+        "description": "What becomes of times nobody could trigger.",
+    },
     inputs=(
         Input(
             "catch_up_policy",

@@ -11,8 +11,9 @@ from typing import Any
 
 from jobs.models import Tenant
 from jobs.validation import durations
+from jobs.validation import schema as schemas
 from jobs.validation.checks import Json, abbreviate, invalid, whole_number
-from jobs.validation.schema import DURATION, Schema, number, text
+from jobs.validation.schema import Schema, number, text
 
 MILLISECOND = timedelta(milliseconds=1)
 
@@ -139,7 +140,7 @@ def duration(
     return _maybe_null(
         name,
         lambda value: durations.read(value, name, minimum, maximum) // MILLISECOND,
-        {**DURATION, "description": about},
+        schemas.duration(about, minimum, maximum),
         Input(name, InputKind.DURATION, form_help or about, beside=row.pop("beside", "")),
         columns=(f"{name}_ms",),
         as_json=lambda ms: None if ms is None else durations.as_text(ms * MILLISECOND),

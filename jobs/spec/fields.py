@@ -12,11 +12,13 @@ from jobs.spec.catch_up import CATCH_UP
 from jobs.spec.field_types import Field, Input, InputKind, Origin, choice, duration, integer
 from jobs.spec.retry import RETRY
 from jobs.spec.schedule import SCHEDULE
-from jobs.spec.tags import read_tags
+from jobs.spec.tags import TAGS, read_tags
 from jobs.validation.checks import Json, abbreviate, expect_text, invalid, listed, near
-from jobs.validation.schema import STRINGS, ref, text
+from jobs.validation.schema import ref, text
 
 MIN_TIMEOUT, MAX_TIMEOUT = timedelta(seconds=1), timedelta(days=30)
+# Printable, no space at the ends.
+NAME_PATTERN = r"^[^\s\x00-\x1f\x7f]([^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f])?$"
 OVERLAPS = {str(name): policy.words for name, policy in OVERLAP_POLICIES.items()}
 # What an answer says beside the fields.
 DERIVED = (
@@ -80,7 +82,9 @@ ROWS = (
     _of_job(
         name="name",
         read=_read_name,
-        schema=text("Once in a tenant.", maxLength=120),
+        schema=text(
+            "Once in a tenant.", minLength=1, maxLength=120, pattern=NAME_PATTERN, example="nightly report"
+        ),
         required=True,
         inputs=(Input("name", InputKind.NAME),),
         suggested="",
@@ -115,7 +119,7 @@ ROWS = (
     _of_job(
         name="tags",
         read=lambda value, _: read_tags(value),
-        schema=STRINGS,
+        schema=TAGS,
         default={},
         inputs=(Input("tags", InputKind.OBJECT, 'Such as {"team": "payments"}.', beside="priority"),),
     ),

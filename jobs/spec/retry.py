@@ -10,7 +10,7 @@ from django.conf import settings
 from jobs.spec.field_types import Field, Input, InputKind
 from jobs.validation import durations
 from jobs.validation.checks import Json, abbreviate, expect_object, invalid, listed, whole_number
-from jobs.validation.schema import DURATION, number, obj, text
+from jobs.validation.schema import duration, number, obj, optional, text
 from scheduler_project.sdk.retries import (
     BACKOFFS,
     DEFAULT_RETRY,
@@ -39,7 +39,7 @@ def read_retry(value: object, *_: object) -> Json:
     cap = durations.read(merged["cap"], "retry.cap", timedelta(0), MAX_DELAY)
     if cap < base and "cap" in given:
         detail = "the longest delay is below the first one, base"
-        raise invalid("retry.cap", detail, "raise cap or lower base")
+        raise invalid("retry.cap", detail, "raise cap or lower base", "inconsistent")
     attempts = whole_number(merged["max_attempts"], "retry.max_attempts", 1, MAX_ATTEMPTS)
     losses = given.get("max_losses")
     if losses is not None:
@@ -59,8 +59,8 @@ def _read_error_names(retry: Json) -> Json:
     """Read which errors the job classes itself, whatever class the worker gives them."""
     found: dict[str, list[str]] = {}
     for kind in NAMED_CLASSES:
-        field, names = f"retry.{kind}", retry.get(kind) or []
-        if not isinstance(names, list) or len(names) > MAX_NAMES:
+        field, names = f"retry.{kind}", [] if retry.get(kind) is None else retry[kind]
+        if not isinstance(names, list | tuple) or len(names) > MAX_NAMES:
             raise invalid(field, f"{abbreviate(names)} is not a list of errors", f"at most {MAX_NAMES} names")
         for name in names:
             if not isinstance(name, str) or len(name) > 200 or not ERROR_NAME.fullmatch(name):
@@ -68,7 +68,8 @@ def _read_error_names(retry: Json) -> Json:
                 raise invalid(field, f"{abbreviate(name)} is not the name of an error", hint)
             other = next((other for other, taken in found.items() if name in taken), None)
             if other is not None:
-                raise invalid(field, f"{abbreviate(name)} is {other} already", "name it once")
+                taken_twice = f"{abbreviate(name)} is {other} already"
+                raise invalid(field, taken_twice, "name it once", "inconsistent")
         found[kind] = list(dict.fromkeys(names))
     return found
 
@@ -87,7 +88,7 @@ def _as_given(present: Json, _patch: Json) -> Json:
 
 ERROR_NAMES = {
     "type": "array",
-    "items": text(maxLength=200),
+    "items": text(maxLength=200, pattern=f"^({ERROR_NAME.pattern})$", example="ValueError"),
     "maxItems": MAX_NAMES,
     "description": "ValueError, payments.errors.CardDeclined, HTTP 404, HTTP 5xx, exit 3: what the worker names so, or "
     "a class derived from it. The most specific name wins.",
@@ -102,21 +103,24 @@ RETRY = Field(
         {
             "max_attempts": number(minimum=1, maximum=MAX_ATTEMPTS, default=DEFAULT_RETRY["max_attempts"]),
             "backoff": text(enum=list(BACKOFFS), default=DEFAULT_RETRY["backoff"]),
-            "base": DURATION,
-            "cap": DURATION,
+            "base": duration("The first delay.", timedelta(0), MAX_DELAY, default="PT10S"),
+            "cap": duration("The longest delay.", timedelta(0), MAX_DELAY, default="PT1H"),
             "jitter": text(
                 "Full: a random delay up to the back-off; none: the back-off itself.",
                 enum=list(JITTERS),
                 default=DEFAULT_RETRY["jitter"],
             ),
-            "max_losses": number(
-                "After so many lost workers the run is dead; they take nothing from its attempts. Unless given: the "
-                "platform's number, or 1 of a job with one attempt.",
-                minimum=1,
-                maximum=MAX_ATTEMPTS,
+            "max_losses": optional(
+                number(
+                    "After so many lost workers the run is dead; they take nothing from its attempts. Unless given: "
+                    "the platform's number, or 1 of a job with one attempt.",
+                    minimum=1,
+                    maximum=MAX_ATTEMPTS,
+                )
             ),
-            **dict.fromkeys(NAMED_CLASSES, ERROR_NAMES),
+            **dict.fromkeys(NAMED_CLASSES, optional(ERROR_NAMES)),
         },
+        title="RetryPolicy",
         description="What becomes of a failed attempt. A delay that the target asks for goes before the back-off.",
     ),
     inputs=(

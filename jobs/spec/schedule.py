@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from jobs.errors import InvalidInput
 from jobs.models import Calendar, Tenant
@@ -18,12 +18,13 @@ from jobs.schedules import (
 )
 from jobs.schedules.calendars.schedule import EXCLUDE, NEXT, ON_CLOSED, PREVIOUS
 from jobs.schedules.cron.cross_check import log_disagreement
+from jobs.schedules.parsing import MAX_EVERY, MAX_JITTER
 from jobs.spec.calendar_lookup import held_calendar, working_time
 from jobs.spec.field_types import Field, Input, InputKind, Origin
 from jobs.validation import durations
 from jobs.validation.checks import Json, invalid
 from jobs.validation.instants import as_text
-from jobs.validation.schema import DURATION, INSTANT, obj, ref, text
+from jobs.validation.schema import INSTANT, Schema, duration, obj, optional, ref, text
 
 KINDS = ("cron", "every", "at")
 WITH_OFFSET = re.compile(r"([Zz]|[+-]\d\d:\d\d)\s*$")
@@ -112,50 +113,75 @@ def _join(parts: Json) -> Json | None:
     return {kind: parts[kind], **zone, **bounds, **kept}
 
 
-KEPT = {
-    "calendar": obj(
-        {
-            "name": text("Of a calendar of yours."),
-            "on_closed": text(
-                "`exclude`: a closed time is left out. `next`, `previous`: it is moved, at the same time on the "
-                "clock, to the next (previous) day on which that is open; what falls together is one. An interval "
-                "can only exclude.",
-                enum=list(ON_CLOSED),
-                default=EXCLUDE,
-            ),
-        },
-        required=("name",),
-    ),
-    "jitter": {
-        **DURATION,
-        "description": "The flexible window: each run begins so much after its planned time at most, and before the "
-        "next one. By how much follows from the job and the planned time. Up to a day.",
+def _calendar(title: str, about: str, *on_closed: str) -> Schema:
+    properties = {
+        "name": text("Of a calendar of yours."),
+        "on_closed": text(about, enum=list(on_closed), default=EXCLUDE),
+    }
+    return obj(properties, required=("name",), title=title)
+
+
+def _variant(title: str, kind: str, what: Schema, calendar: Schema, **more: Schema) -> Schema:
+    """Describe a kind of schedule. Null stands for what is left out."""
+    optionals = {**more, "calendar": calendar, "jitter": JITTER}
+    properties = {kind: what, **{name: optional(schema) for name, schema in optionals.items()}}
+    lacking = [name for name in optionals if name != "timezone"]
+    return obj(properties, required=(kind,), may_lack=lacking, title=title)
+
+
+BOUNDS = {"start": INSTANT, "end": INSTANT}
+JITTER = duration(
+    "The flexible window: each run begins so much after its planned time at most, and before the next one. By how much "
+    "follows from the job and the planned time.",
+    timedelta(0),
+    MAX_JITTER,
+)
+CALENDAR = _calendar(
+    "ScheduleCalendar",
+    "`exclude`: a closed time is left out. `next`, `previous`: it is moved, at the same time on the clock, to the next "
+    "(previous) day on which that is open; what falls together is one.",
+    *ON_CLOSED,
+)
+LOCAL_TIME = obj(
+    {
+        "at": text(
+            "A local time. One that the clock leaves out is the instant at which it goes on; one that it shows twice "
+            "is the first.",
+            format="local-date-time",
+            pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}(:[0-9]{2})?$",
+            example="2027-12-24T18:00",
+        ),
+        "timezone": text("Of the IANA database.", format="iana-time-zone", example="Europe/Berlin"),
+        "calendar": optional(CALENDAR),
+        "jitter": optional(JITTER),
     },
-}
+    required=("at", "timezone"),
+    may_lack=("calendar", "jitter"),
+    title="LocalTimeSchedule",
+)
 SCHEMA = {
     "oneOf": [
-        obj(
-            {
-                "cron": text("Five fields, or six with seconds first; names, L, #, H, @daily."),
-                "timezone": text("Of the IANA database.", default="UTC"),
-                "start": INSTANT,
-                "end": INSTANT,
-                **KEPT,
-            },
-            required=("cron",),
+        _variant(
+            "CronSchedule",
+            "cron",
+            text(
+                "Five fields, or six with seconds first; names, L, #, H, @daily.",
+                format="cron",
+                example="*/5 * * * *",
+            ),
+            CALENDAR,
+            timezone=text("Of the IANA database.", format="iana-time-zone", default="UTC"),
+            **BOUNDS,
         ),
-        obj({"every": DURATION, "start": INSTANT, "end": INSTANT, **KEPT}, required=("every",)),
-        obj(
-            {
-                "at": text("An instant with its offset; beside `timezone`, a local time without one."),
-                "timezone": text(
-                    "Of a local time. One that the clock leaves out is the instant at which it goes on; one that it "
-                    "shows twice is the first."
-                ),
-                **KEPT,
-            },
-            required=("at",),
+        _variant(
+            "IntervalSchedule",
+            "every",
+            duration("", timedelta(seconds=1), MAX_EVERY),
+            _calendar("IntervalCalendar", "A closed time is left out.", EXCLUDE),
+            **BOUNDS,
         ),
+        _variant("OneTimeSchedule", "at", INSTANT, CALENDAR),
+        LOCAL_TIME,
     ],
     "nullable": True,
     "description": "Null: only on demand.",

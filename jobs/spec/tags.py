@@ -1,10 +1,19 @@
 """Read tags: an object of names and values in a job, `name:value` or `name` in a suspension and in filters."""
 
 from jobs.validation.checks import Json, abbreviate, expect_object, expect_text, invalid
+from jobs.validation.schema import PRINTABLE, text
 
 MAX_TAGS = 50
 MAX_NAME, MAX_VALUE = 60, 200
 ABOUT = "`name:value`, or `name` for every value."
+NAME, VALUE = rf"[^:={PRINTABLE[2:]}{{1,{MAX_NAME}}}", f"{PRINTABLE}{{0,{MAX_VALUE}}}"
+TAG = text(ABOUT, pattern=f"^{NAME}(:{VALUE})?$", example="team:payments")
+TAGS = {
+    "type": "object",
+    "maxProperties": MAX_TAGS,
+    "propertyNames": {"pattern": f"^{NAME}$"},
+    "additionalProperties": text(pattern=f"^{VALUE}$"),
+}
 
 
 def read_tags(value: object, field: str = "tags") -> Json:

@@ -77,7 +77,8 @@ def _read_everything(value: object, given: Json) -> Json:
         raise invalid("everything", "false says nothing", "true, or leave it out")
     named = [name for name in ("tag", "pool") if given.get(name) is not None]
     if named:
-        raise invalid("everything", f"everything and {named[0]} are both given", "one of them")
+        detail = f"everything and {named[0]} are both given"
+        raise invalid("everything", detail, "one of them", "inconsistent")
     return {"tag_name": "", "tag_value": "", "pool": None}
 
 

@@ -136,7 +136,8 @@ def _is_of_a_pool(suspension: Suspension) -> bool:
 def _check(suspension: Suspension, now: datetime) -> None:
     """Refuse what is wrong only in several fields together."""
     if _is_of_a_pool(suspension) and suspension.effect != Effect.HOLD:
-        raise invalid("effect", "the runs of a paused pool are held", "hold, or leave it out")
+        hint = "hold, or leave it out"
+        raise invalid("effect", "the runs of a paused pool are held", hint, "inconsistent")
     if suspension.ends_at is None:
         if suspension.kind == SuspensionKind.BLACKOUT:
             raise invalid("ends_at", "ends_at is required", "a blackout ends by itself", "required")
@@ -145,7 +146,8 @@ def _check(suspension: Suspension, now: datetime) -> None:
     if suspension.ends_at <= now:
         raise invalid("ends_at", f"{ends} is in the past", f"it is now {instants.as_text(now)}", "past")
     if suspension.ends_at <= suspension.begins_at:
-        raise invalid("ends_at", f"{ends} is not after the beginning, {begins}", "an instant after begins_at")
+        detail = f"{ends} is not after the beginning, {begins}"
+        raise invalid("ends_at", detail, "an instant after begins_at", "inconsistent")
 
 
 def _refuse_too_many(tenant: Tenant | None) -> None:
@@ -162,4 +164,4 @@ def _refuse_naming_nothing(suspension: Suspension) -> None:
     if not suspension.tag_name and suspension.pool is None:
         whose = "all of your jobs" if suspension.tenant else "all jobs of everybody"
         hint = f'a tag, a pool, or "everything": true for {whose}'
-        raise invalid("tag", f"nothing says what the {suspension.kind} concerns", hint, "required")
+        raise invalid("tag", f"nothing says what the {suspension.kind} concerns", hint, "inconsistent")

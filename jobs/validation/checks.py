@@ -85,6 +85,9 @@ def refuse_unknown(given: Mapping[str, object], known: Iterable[str], field: str
 
 def whole_number(value: object, field: str, minimum: int, maximum: int) -> int:
     hint = f"a whole number from {minimum} to {maximum}"
+    if isinstance(value, float) and value.is_integer():
+        # To JSON Schema 5.0 is whole.
+        value = int(value)
     if not isinstance(value, int) or isinstance(value, bool):
         raise invalid(field, f"{abbreviate(value)} is not a whole number", hint, "wrong_type")
     if not minimum <= value <= maximum:

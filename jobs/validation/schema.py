@@ -1,18 +1,33 @@
 """Build OpenAPI schemas from plain dictionaries."""
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
+from scheduler_project.sdk.declarations import durations
+
 Schema = dict[str, Any]
+# For the document as it is made; it does not show them. What an answer may lack: it has all other properties. What an
+# answer has instead of this schema.
+MAY_LACK, ANSWERED_AS = "x-may-lack", "x-answered-as"
+
+
+# A character of texts that are printed: in ASCII all but control characters.
+PRINTABLE = r"[^\x00-\x1f\x7f]"
 
 
 def ref(name: str) -> Schema:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-def obj(properties: Schema, *, required: Sequence[str] = (), **more: Any) -> Schema:
+def obj(
+    properties: Schema, *, required: Sequence[str] = (), may_lack: Sequence[str] = (), **more: Any
+) -> Schema:
+    """Describe an object: `required` of a request, all but `may_lack` of an answer. Its title names its component."""
     schema = {"type": "object", "properties": properties, **more}
-    return {**schema, "required": list(required)} if required else schema
+    if required:
+        schema["required"] = list(required)
+    return {**schema, MAY_LACK: list(may_lack)} if may_lack else schema
 
 
 def text(about: str = "", **more: Any) -> Schema:
@@ -23,14 +38,26 @@ def number(about: str = "", **more: Any) -> Schema:
     return {"type": "integer", **({"description": about} if about else {}), **more}
 
 
+def optional(schema: Schema) -> Schema:
+    """Let null stand for what is left out; no answer has it."""
+    return {**schema, "nullable": True, ANSWERED_AS: schema.get(ANSWERED_AS, schema)}
+
+
+def duration(about: str, shortest: timedelta, longest: timedelta, **more: Any) -> Schema:
+    """Describe a length of time: ISO 8601 or seconds in a request, ISO 8601 in an answer."""
+    written = text("ISO 8601: PT30S, PT1H30M, PT0.5S, P1D.", format=DURATION, pattern=DURATION_PATTERN)
+    limits = {"minimum": shortest.total_seconds(), "maximum": longest.total_seconds()}
+    seconds = {"type": "number", "description": "Seconds.", **limits}
+    described = {"description": about} if about else {}
+    answered = {**written, **described}
+    return {"oneOf": [written, seconds], **described, **more, ANSWERED_AS: answered}
+
+
+# Not `duration`, which has no fractions of a second (RFC 3339).
+DURATION = "iso-8601-duration"
+DURATION_PATTERN = f"^(?=P.){durations.DURATION.pattern}$"
 INSTANT = text("UTC, whole milliseconds; what is finer is cut off.", format="date-time")
 MAYBE_INSTANT = {**INSTANT, "nullable": True}
-DURATION = {
-    "oneOf": [
-        text("ISO 8601: PT30S, PT1H30M, P1D.", format="duration"),
-        {"type": "number", "description": "Seconds."},
-    ]
-}
 STRINGS = {"type": "object", "additionalProperties": {"type": "string"}}
 
 
@@ -44,10 +71,7 @@ def patch_of(schema: Schema, *, nullable: bool = True) -> Schema:
         kept["properties"] = {name: patch_of(part) for name, part in schema["properties"].items()}
     if isinstance(schema.get("additionalProperties"), dict):
         kept["additionalProperties"] = patch_of(schema["additionalProperties"])
-    if "oneOf" in schema:
-        first, *others = schema["oneOf"]
-        kept["oneOf"] = [patch_of(first), *others]
-    return {**kept, "nullable": True} if nullable and "type" in schema else kept
+    return {**kept, "nullable": True} if nullable and schema.keys() & {"type", "oneOf"} else kept
 
 
 def _with_parts_of_variants(schema: Schema) -> Schema:

@@ -3,34 +3,53 @@
 from typing import Any
 from uuid import UUID
 
+from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from jobs.api.openapi import operation
-from jobs.api.serializers import BodySerializer, PlainField
 from jobs.api.views import ResourceView
-from jobs.validation.schema import obj, text
+from jobs.validation.schema import obj, ref, text
 from runs.ledger import callbacks
+from scheduler_project.sdk import outcomes
 
-
-class CompletionSerializer(BodySerializer):
-    outcome = PlainField(text(enum=list(callbacks.OUTCOMES)))
-    result = PlainField(
-        {"nullable": True, "description": "Of a success: any JSON of at most 10,000 bytes."}, required=False
-    )
-    error = PlainField(
-        {
-            "oneOf": [
-                text(),
-                obj({"class": text(enum=list(callbacks.CLASSES)), "type": text(), "message": text()}),
-            ],
+SUCCESS = obj(
+    {
+        "outcome": text(enum=["succeeded"]),
+        "result": {"nullable": True, "description": "Any JSON of at most 10,000 bytes."},
+    },
+    required=("outcome",),
+    title="CompletedSuccess",
+)
+STATED_ERROR = obj(
+    {
+        "class": text(enum=list(callbacks.CLASSES), default=outcomes.TRANSIENT),
+        "type": text(maxLength=200),
+        "message": text(maxLength=callbacks.MAX_ERROR_LENGTH),
+    },
+    title="StatedError",
+)
+FAILURE = obj(
+    {
+        "outcome": text(enum=["failed"]),
+        "error": {
+            "oneOf": [text(maxLength=callbacks.MAX_ERROR_LENGTH), STATED_ERROR],
             "nullable": True,
-            "description": "Of a failure. The class and the type are what the job's retry policy goes by.",
+            "description": "The class and the type are what the job's retry policy goes by.",
         },
-        required=False,
-    )
-    retry_after = serializers.FloatField(required=False, allow_null=True, help_text="Of a failure: seconds.")
+        "retry_after": {
+            "type": "number",
+            "nullable": True,
+            "minimum": 0,
+            "maximum": callbacks.MAX_RETRY_AFTER,
+            "description": "Seconds.",
+        },
+    },
+    required=("outcome",),
+    title="CompletedFailure",
+)
+COMPONENTS = {"Completion": {"oneOf": [SUCCESS, FAILURE]}}
 
 
 class CompletedSerializer(serializers.Serializer[Any]):
@@ -46,10 +65,11 @@ class CompleteRun(ResourceView):
     authentication_classes = ()
     permission_classes = ()
 
+    @extend_schema(auth=[{"callback": []}])
     @operation(
         "complete_run",
         "Report the outcome of a run",
-        takes=CompletionSerializer,
+        takes=ref("Completion"),
         errors=(400, 404, 409),
         about="For the target of a job with `callback` that has answered 202. It takes no key but the token of the "
         "call, `Authorization: Bearer <Beatkeeper-Callback-Token>`, which is good for that one attempt. Told again "

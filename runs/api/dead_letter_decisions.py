@@ -17,6 +17,7 @@ from jobs.api.views import ResourceViewSet
 from jobs.errors import DomainError
 from jobs.models import Role
 from jobs.validation.checks import Json, abbreviate, invalid
+from jobs.validation.schema import text
 from runs.api.redrives import ABOUT_REASON, INPUT, read_fingerprint
 from runs.services import dead_letters
 from runs.services.dead_letters import MAX_AT_ONCE, MAX_DISMISSED
@@ -62,8 +63,11 @@ class RunsField(serializers.ListField):
             raise invalid("runs", f"not all of {abbreviate(given)} are ids", "ids are UUIDs") from None
 
 
-class NoteField(serializers.CharField):
+class NoteField(PlainField):
     """Require a note that says why nothing is run again."""
+
+    def __init__(self) -> None:
+        super().__init__(text(minLength=1, maxLength=MAX_NOTE, pattern=r"\S", example="sent by hand"))
 
     def run_validation(self, data: Any = empty) -> str:
         note = None if data is empty else data
@@ -80,7 +84,7 @@ class RedriveRunsSerializer(BodySerializer):
 
 
 class DismissGroupSerializer(BodySerializer):
-    note = NoteField(max_length=MAX_NOTE)
+    note = NoteField()
 
 
 class DismissRunsSerializer(DismissGroupSerializer):

@@ -28,7 +28,8 @@ from runs.services.dead_letters import MAX_COUNTED, MAX_GROUPS, Group
 DECISIONS = {decision.name.lower(): decision for decision in DeadLetterDecision}
 ID = text(format="uuid")
 ERROR = obj(
-    {"class": text(enum=list(ErrorClass.values)), "type": text(), "line": text("Of the latest death.")}
+    {"class": text(enum=list(ErrorClass.values)), "type": text(), "line": text("Of the latest death.")},
+    title="DeathError",
 )
 
 
@@ -49,7 +50,7 @@ class DeadGroupSerializer(serializers.Serializer[Group]):
         dismiss=lambda group: f"/dead-letters/{group.fingerprint}/dismiss",
     )
 
-    @extend_schema_field({"type": "array", "items": obj({"id": ID, "name": text()})})
+    @extend_schema_field({"type": "array", "items": obj({"id": ID, "name": text()}, title="NamedJob")})
     def get_jobs(self, group: Group) -> list[Json]:
         jobs: dict[UUID, Job] = self.context["jobs"]
         named = sorted((jobs[job] for job in group.jobs if job in jobs), key=lambda job: job.name)
@@ -79,6 +80,7 @@ class DeadLetterSerializer(serializers.Serializer[DeadLetter]):
     note = serializers.CharField()
     redriven_as = serializers.UUIDField(allow_null=True, help_text="The run that it was redriven as.")
     links = LinksField(
+        ("redriven_as",),
         run=lambda letter: f"/runs/{letter.run_id}",
         redriven_as=lambda letter: letter.redriven_as and f"/runs/{letter.redriven_as}",
     )

@@ -16,7 +16,7 @@ from jobs.api.serializers import InstantField, LinksField, PlainField
 from jobs.api.views import ResourceView
 from jobs.errors import Missing
 from jobs.validation.checks import abbreviate, invalid
-from jobs.validation.schema import text
+from jobs.validation.schema import number, text
 from runs import history
 from runs import logs as run_logs
 from runs.api.runs import find_run
@@ -69,7 +69,11 @@ class RunLog(ResourceView):
         summary="What it printed",
         tags=["runs"],
         parameters=[
-            query("attempt", "The number of the attempt; the latest unless given.", int),
+            query(
+                "attempt",
+                "The number of the attempt; the latest unless given.",
+                number(minimum=0, maximum=999_999_999),
+            ),
             OpenApiParameter("format", str, enum=["text", "jsonl"], default="text"),
         ],
         responses={

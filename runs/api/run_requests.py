@@ -11,6 +11,7 @@ from rest_framework.response import Response
 
 from jobs.api.authentication import WorkerPermission, principal_of, tenant_of
 from jobs.api.declarations import pool_of
+from jobs.api.jobs import PROPERTIES
 from jobs.api.openapi import Decorator, operation
 from jobs.api.requests import BASE, read_id
 from jobs.api.serializers import BodySerializer, InstantField, PlainField
@@ -18,6 +19,7 @@ from jobs.api.views import ResourceViewSet
 from jobs.models import Role
 from jobs.validation.checks import Json, expect_object
 from jobs.validation.schema import obj, text
+from runs.api.serializers import RUN_INPUT
 from runs.services import requested_runs as run_requests
 
 ABOUT = (
@@ -31,17 +33,33 @@ ABOUT = (
 )
 
 
+DECLARED_RUN = obj(
+    {"name": text(), "input": RUN_INPUT},
+    required=("name", "input"),
+    title="DeclaredRun",
+    description="One more run of a declared job, with this input.",
+)
+ONE_TIME_JOB = obj(
+    {name: schema for name, schema in PROPERTIES.items() if name not in ("pool", "schedule")},
+    required=("name", "target"),
+    title="OneTimeJob",
+    description="A job of its own that runs once.",
+)
+
+
 class NewRunRequestSerializer(BodySerializer):
-    key = serializers.CharField(max_length=200, help_text="The same key again is the same request.")
+    key = PlainField(
+        text(
+            "The same key again is the same request.",
+            minLength=1,
+            maxLength=200,
+            pattern=r"^[^\x00-\x1f\x7f]+$",
+            example="report-2027-03",
+        )
+    )
     pool = serializers.CharField(required=False, help_text="Left out with a worker's key: its own.")
     at = InstantField(required=False, allow_null=True, help_text="When; null or left out: at once.")
-    spec = PlainField(
-        {
-            "type": "object",
-            "description": "`name` of a declared job and the `input` of one more run of it (`RunInput`); or a "
-            "whole job as `POST /jobs` takes it, without pool and schedule, that runs once.",
-        }
-    )
+    spec = PlainField({"oneOf": [DECLARED_RUN, ONE_TIME_JOB]})
 
 
 class RunRequestSerializer(serializers.Serializer[Any]):
@@ -57,7 +75,7 @@ class RunRequestSerializer(serializers.Serializer[Any]):
     error_line = serializers.CharField()
     links = serializers.SerializerMethodField()
 
-    @extend_schema_field(obj({"self": text(), "run": text()}))
+    @extend_schema_field(obj({"self": text(), "run": text()}, may_lack=("run",)))
     def get_links(self, found: Json) -> dict[str, str]:
         links = {"self": f"{self.context['view'].address}/{found['id']}"}
         return {**links, "run": f"{BASE}/runs/{found['run']}"} if found["run"] else links
@@ -71,6 +89,7 @@ def operations(of_worker: str = "", about: str = "") -> Decorator:
             "Request a run from code",
             takes=NewRunRequestSerializer,
             status=201,
+            repeated=200,
             errors=(400, 404, 409, 422),
             about=f"{ABOUT} {about}".strip(),
         ),

@@ -70,6 +70,7 @@ class RunSerializer(RunStateSerializer):
     requested_by = serializers.CharField()
     requested_reason = serializers.CharField(help_text="Given when it was run now, retried or redriven.")
     links = LinksField(
+        ("retry_of",),
         self=lambda run: f"/runs/{run.pk}",
         job=lambda run: f"/jobs/{run.job_id}",
         version=lambda run: f"/jobs/{run.job_id}/versions/{run.version}",
@@ -143,6 +144,7 @@ class Runs(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
         "Retry a run",
         takes=ReasonSerializer,
         status=201,
+        repeated=200,
         errors=(400, 404, 409, 422),
         once=True,
         about="A finished run stays as it is: the retry is a new run of the same version and input. A run that waits "

@@ -28,6 +28,7 @@ ERROR = obj(
         "line": text(),
         "fingerprint": text("The same for the same mistake."),
     },
+    title="EndError",
     nullable=True,
 )
 

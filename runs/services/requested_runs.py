@@ -117,7 +117,7 @@ def _start(request: RunRequest) -> None:
         expect_object(request.spec, "spec", ("name", "input"))
         if request.at is not None:
             hint = "leave it out, or give the whole spec of a job"
-            raise invalid("at", "a run of a declared job is at once", hint)
+            raise invalid("at", "a run of a declared job is at once", hint, "inconsistent")
         job = _declared_job(request)
     else:
         job, later = _one_time_job(request, later)

@@ -59,7 +59,9 @@ def _read_dates(value: object, errors: list[FieldError]) -> dict[date, str]:
         with collecting(errors):
             day, name = _read_date(entry, f"dates[{number}]")
             if day in names:
-                raise BadSchedule(f"dates[{number}]", f"{day} is given twice", "leave one out")
+                raise BadSchedule(
+                    f"dates[{number}]", f"{day} is given twice", "leave one out", "inconsistent"
+                )
             names[day] = name
     return names
 
@@ -84,7 +86,7 @@ def _read_date(entry: object, where: str) -> tuple[date, str]:
     except ValueError:
         raise BadSchedule(where, f"{match[0]} does not exist", DATE_HINT) from None
     if not YEARS[0] <= day.year <= YEARS[1]:
-        raise BadSchedule(where, f"{day} is out of range", f"years {YEARS[0]} to {YEARS[1]}")
+        raise BadSchedule(where, f"{day} is out of range", f"years {YEARS[0]} to {YEARS[1]}", "out_of_range")
     return day, name
 
 
@@ -101,7 +103,8 @@ def _read_weekly(value: object, errors: list[FieldError]) -> tuple[Spans, ...]:
         return always
     weekly = tuple(_read_spans(value.get(name, []), f"weekly.{name}", errors) for name in WEEK_DAYS)
     if not any(weekly) and not errors:
-        errors.append(FieldError("weekly", "no day has hours, so it would never be open", WEEKLY_HINT))
+        never = "no day has hours, so it would never be open"
+        errors.append(FieldError("weekly", never, WEEKLY_HINT, "inconsistent"))
     return weekly
 
 
@@ -119,7 +122,7 @@ def _read_spans(value: object, where: str, errors: list[FieldError]) -> Spans:
     for (_, end), (begin, _) in pairwise(spans):
         if begin < end:
             detail = f"two spans overlap: one ends at {_clock(end)}, another begins at {_clock(begin)}"
-            errors.append(FieldError(where, detail, "join them"))
+            errors.append(FieldError(where, detail, "join them", "inconsistent"))
     return _joined(spans)
 
 
@@ -139,7 +142,7 @@ def _read_span(entry: object, where: str) -> Span:
     begin, end = (_read_time(text, where) for text in entry)
     if end <= begin:
         split = f"for a span over midnight write {entry[0]} to 24:00 here, and 00:00 to {entry[1]} on the next day"
-        raise BadSchedule(where, f"{entry[1]} is not after {entry[0]}", split)
+        raise BadSchedule(where, f"{entry[1]} is not after {entry[0]}", split, "inconsistent")
     return begin, end
 
 

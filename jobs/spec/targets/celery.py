@@ -20,7 +20,12 @@ MAX_TASK_LENGTH = 200
 class CeleryKind(TargetKind):
     name = "celery"
     properties = {
-        "task": text("One of those the pool exports."),
+        "task": text(
+            "One of those the pool exports.",
+            minLength=1,
+            maxLength=MAX_TASK_LENGTH,
+            example="payments.tasks.settle",
+        ),
         "args": {"type": "array", "items": {}},
         "kwargs": {"type": "object"},
     }

@@ -11,7 +11,7 @@ from jobs.validation.checks import (
     invalid,
     whole_number,
 )
-from jobs.validation.schema import STRINGS, number, obj, text
+from jobs.validation.schema import number, obj, optional, text
 from scheduler_project.sdk.secret_values.references import names_in
 
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,100}")
@@ -30,30 +30,48 @@ LIMITS = {
 }
 
 
+ENV = {
+    "type": "object",
+    "propertyNames": {"pattern": f"^{ENV_NAME.pattern}$"},
+    "additionalProperties": text(),
+}
+
+
 class CommandKind(TargetKind):
     name = "command"
     properties = {
-        "argv": {"type": "array", "items": text(), "minItems": 1},
-        "env": STRINGS,
-        "limits": obj(
-            {name: number(minimum=1, maximum=most) for name, most in LIMITS.items()},
-            description="What it may use up; the platform's own maxima hold besides.",
+        "argv": {
+            "type": "array",
+            "items": text(),
+            "minItems": 1,
+            "maxItems": MAX_WORDS,
+            "example": ["backup", "--all"],
+        },
+        "env": ENV,
+        "limits": optional(
+            obj(
+                {name: number(minimum=1, maximum=most) for name, most in LIMITS.items()},
+                may_lack=tuple(LIMITS),
+                title="CommandLimits",
+                description="What it may use up; the platform's own maxima hold besides.",
+            )
         ),
-        "network": {"type": "boolean", "description": "False: it reaches no network at all."},
+        "network": optional({"type": "boolean", "description": "False: it reaches no network at all."}),
     }
     input_properties = {
         "argv": {"type": "array", "items": text(), "description": "Appended to the job's."},
-        "env": {**STRINGS, "description": "Added to the job's, instead of variables of the same name."},
+        "env": {**ENV, "description": "Added to the job's, instead of variables of the same name."},
         "stdin": text("What the command reads from its standard input.", maxLength=MAX_PAYLOAD_BYTES),
     }
     required = ("argv",)
+    may_lack = ("limits", "network")
     example = '{"kind": "command", "argv": ["…"], "env": {}}'
     executor = "runs.targets.command.run.execute"
 
     def read(self, given: Json) -> Json:
         env = _read_env(given.get("env", {}), "target.env")
         command: Json = {"argv": _read_argv(given.get("argv")), "env": env}
-        if given.get("limits"):
+        if given.get("limits") is not None:
             limits = expect_object(given["limits"], "target.limits", LIMITS)
             command["limits"] = {
                 name: whole_number(limit, f"target.limits.{name}", 1, LIMITS[name])
@@ -97,7 +115,8 @@ def _read_argv(argv: object) -> list[str]:
     words = isinstance(argv, list) and all(isinstance(item, str) for item in argv)
     if not words or not argv or not argv[0]:  # type: ignore[index]
         hint = 'a list of strings such as ["ls", "-l"]; no shell reads it'
-        raise invalid("target.argv", f"{abbreviate(argv)} is not a command", hint)
+        code = "no_program" if words and argv else "invalid"
+        raise invalid("target.argv", f"{abbreviate(argv)} is not a command", hint, code)
     _refuse_many_words(len(argv), "target.argv")  # type: ignore[arg-type]
     return list(argv)  # type: ignore[call-overload, no-any-return]
 
@@ -121,7 +140,8 @@ def _read_env(value: object, field: str) -> dict[str, str]:
         if not ENV_NAME.fullmatch(name):
             raise invalid(where, f"{abbreviate(name)} is not the name of a variable", "such as MY_NAME")
         if why_not := why_not_in_environment(name):
-            raise invalid(where, why_not, "leave it out; a program of yours can set it for what it starts")
+            hint = "leave it out; a program of yours can set it for what it starts"
+            raise invalid(where, why_not, hint, "reserved_name")
         if not isinstance(given, str):
             raise invalid(where, f"{abbreviate(given)} is not a string", "every value is a string")
     return env

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from jobs.spec.targets.kind import TargetKind
 from jobs.validation import durations
 from jobs.validation.checks import Json, abbreviate, expect_object, invalid, whole_number
-from jobs.validation.schema import DURATION, STRINGS, number, obj, text
+from jobs.validation.schema import STRINGS, duration, number, obj, optional, text
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD")
 ANY_SUCCESS = [200, 201, 202, 204]
@@ -24,40 +24,70 @@ PLATFORM_HEADERS = ("idempotency-key", "traceparent")
 PLATFORM_PREFIX = "beatkeeper-"
 SECRET_NAME = re.compile(r"(?:\$\{secret:)?([A-Za-z_][A-Za-z0-9_]{0,59})\}?")
 MAX_REDIRECTS = 10
+# The code of what only reading a URL shows, beyond its pattern.
+NOT_A_URL = "not_a_url"
 MIN_TIMEOUT, MAX_TIMEOUT = timedelta(seconds=1), timedelta(days=30)
+
+
+HEADERS = {
+    "type": "object",
+    "propertyNames": {"pattern": f"^{HEADER_NAME.pattern}$"},
+    "additionalProperties": text(pattern="^[ -~]*$"),
+}
 
 
 class HttpKind(TargetKind):
     name = "http"
     properties = {
         "method": text(enum=list(METHODS)),
-        "url": text(format="uri"),
-        "headers": STRINGS,
+        "url": text(
+            "ASCII: other characters are percent-encoded, those of the host in Punycode.",
+            format="http-url",
+            maxLength=2000,
+            pattern=r"^[Hh][Tt][Tt][Pp][Ss]?://[!-\[\]-~]+$",
+            example="https://shop.example.com/reports",
+        ),
+        "headers": HEADERS,
         "body": {"description": "Any JSON.", "nullable": True},
-        "expect": {"type": "array", "items": number(minimum=200, maximum=599)},
-        "timeout": {
-            **DURATION,
-            "description": "Of the call with its redirects; the run's own still holds.",
+        "expect": {
+            "type": "array",
+            "minItems": 1,
+            "maxItems": 100,
+            "items": number(minimum=200, maximum=599),
+            "default": ANY_SUCCESS,
         },
-        "redirects": number(
-            "How many are followed. Another host gets neither the job's headers nor its signature nor a body.",
-            minimum=0,
-            maximum=MAX_REDIRECTS,
-            default=0,
+        "timeout": optional(
+            duration("Of the call with its redirects; the run's own still holds.", MIN_TIMEOUT, MAX_TIMEOUT)
         ),
-        "sign": obj(
-            {
-                "secret": text(
-                    "Name of the secret that holds the key; two keys, a line each, while it rotates."
-                )
-            },
-            required=("secret",),
-            description="Adds the header Beatkeeper-Signature.",
+        "redirects": optional(
+            number(
+                "How many are followed. Another host gets neither the job's headers nor its signature nor a body.",
+                minimum=0,
+                maximum=MAX_REDIRECTS,
+                default=0,
+            )
         ),
-        "callback": obj(
-            {"timeout": {**DURATION, "description": "How long the outcome may take. Up to 30 days."}},
-            required=("timeout",),
-            description="An answer 202 means that the outcome follows by `POST …/runs/{id}/complete`.",
+        "sign": optional(
+            obj(
+                {
+                    "secret": text(
+                        "Name of the secret that holds the key; two keys, a line each, while it rotates.",
+                        pattern=f"^{SECRET_NAME.pattern}$",
+                        example="HOOK_KEY",
+                    )
+                },
+                required=("secret",),
+                title="Signing",
+                description="Adds the header Beatkeeper-Signature.",
+            )
+        ),
+        "callback": optional(
+            obj(
+                {"timeout": duration("How long the outcome may take.", MIN_TIMEOUT, MAX_TIMEOUT)},
+                required=("timeout",),
+                title="Callback",
+                description="An answer 202 means that the outcome follows by `POST …/runs/{id}/complete`.",
+            )
         ),
     }
     input_properties = {
@@ -66,9 +96,10 @@ class HttpKind(TargetKind):
             **STRINGS,
             "description": "Added to the URL's query, instead of parameters of the same name.",
         },
-        "headers": {**STRINGS, "description": "Added to the job's, instead of those of the same name."},
+        "headers": {**HEADERS, "description": "Added to the job's, instead of those of the same name."},
     }
     required = ("url",)
+    may_lack = ("timeout", "redirects", "sign", "callback")
     example = '{"kind": "http", "url": "https://…", "method": "POST", "headers": {}, "body": {}}'
     executor = "runs.targets.http.call.execute"
 
@@ -120,15 +151,19 @@ def _read_url(value: object) -> str:
         parts = urlsplit(value)
         host, _port, login = parts.hostname, parts.port, parts.username or parts.password
     except ValueError as error:
-        raise invalid("target.url", f"{value[:60]} is not a URL: {error}", hint) from None
+        raise invalid("target.url", f"{value[:60]} is not a URL: {error}", hint, NOT_A_URL) from None
     if parts.scheme.lower() not in ("http", "https") or not host:
-        raise invalid("target.url", f"{value[:60]} is not an http or https URL", hint)
+        raise invalid("target.url", f"{value[:60]} is not an http or https URL", hint, NOT_A_URL)
     if login:
-        raise invalid("target.url", "the URL holds a login", "use an Authorization header instead")
+        hint = "use an Authorization header instead"
+        raise invalid("target.url", "the URL holds a login", hint, NOT_A_URL)
     if "\\" in value:
         raise invalid("target.url", "the URL holds a backslash", "write %5C, or / between its parts")
     if any(character.isspace() or not character.isprintable() for character in value):
         raise invalid("target.url", "the URL holds white space", "write %20 for a space")
+    if not value.isascii():
+        hint = "write the host in Punycode (xn--…), and other characters as %…"
+        raise invalid("target.url", "the URL holds characters that are not ASCII", hint)
     return value
 
 
@@ -140,7 +175,7 @@ def _read_headers(value: object, field: str) -> dict[str, str]:
             detail = f"{abbreviate(name)} is not the name of a header"
             raise invalid(where, detail, "letters, digits and hyphens")
         if is_connection_header(name) or is_platform_header(name):
-            raise invalid(where, f"{name} is set by the call itself", "leave it out")
+            raise invalid(where, f"{name} is set by the call itself", "leave it out", "reserved_name")
         if not isinstance(given, str) or not given.isascii() or not (given.isprintable() or given == ""):
             detail = f"{abbreviate(given)} is not the value of a header"
             raise invalid(where, detail, "one line of ASCII text")
@@ -152,11 +187,11 @@ def _read_expect(value: object) -> list[int]:
     if not listed_codes or not all(_is_status(code) for code in value):  # type: ignore[attr-defined]
         detail = f"{abbreviate(value)} is not a list of HTTP statuses"
         raise invalid("target.expect", detail, "such as [200, 204]")
-    return list(value)  # type: ignore[call-overload, no-any-return]
+    return [int(code) for code in value]  # type: ignore[attr-defined]
 
 
 def _is_status(code: object) -> bool:
-    return isinstance(code, int) and not isinstance(code, bool) and 200 <= code <= 599
+    return isinstance(code, int | float) and not isinstance(code, bool) and code in range(200, 600)
 
 
 def _read_timeout(value: object, field: str = "target.timeout") -> str:

@@ -22,6 +22,8 @@ class TargetKind(ABC):
     required: tuple[str, ...]
     # What a run may be given beside its target, for that run alone.
     input_properties: Schema = {}
+    # Those that a stored target may lack.
+    may_lack: tuple[str, ...] = ()
     # An example in JSON, for the admin form.
     example: str
     # Dotted name of the callable by which the platform's own workers execute it; empty: code bases register theirs.
@@ -44,7 +46,7 @@ class TargetKind(ABC):
     @property
     def schema(self) -> Schema:
         properties = {"kind": text(enum=[self.name]), **self.properties}
-        return {"type": "object", "properties": properties, "required": ["kind", *self.required]}
+        return obj(properties, required=("kind", *self.required), may_lack=self.may_lack)
 
     @property
     def input_component(self) -> str:
@@ -52,7 +54,7 @@ class TargetKind(ABC):
 
     @property
     def input_schema(self) -> Schema:
-        return obj(self.input_properties, additionalProperties=False)
+        return obj(self.input_properties)
 
     def key(self, target: Json) -> str:
         """Name what a worker must know to be given this target."""

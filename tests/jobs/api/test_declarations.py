@@ -89,6 +89,7 @@ def test_who_may_not_write_targets_sees_no_secrets_in_them(tenant: Tenant, pool:
         ({"declarations": [{"name": "a\nb"}]}, "declarations[0].name"),
         ({"again": [1]}, "again"),
         ({"withdraw": "settle"}, "withdraw"),
+        ({"withdraw": ["x" * 121]}, "withdraw"),
         ({"prune": True}, "prune"),
     ],
 )

@@ -46,6 +46,7 @@ def test_a_schedule_that_ends_has_fewer_times(caller: Caller) -> None:
         ({"schedule": {"every": 5}, "n": 0}, "n"),
         ({"schedule": {"every": 5}, "n": 101}, "n"),
         ({"schedule": {"every": 5}, "n": "many"}, "n"),
+        ({"schedule": {"every": 5}, "n": "3"}, "n"),
         ({"schedule": {"every": 5}, "m": 1}, "m"),
     ],
 )

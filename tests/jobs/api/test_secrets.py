@@ -198,7 +198,7 @@ def test_a_target_refers_to_a_secret_in_any_value(
         (celery(args=["${secret:PAYMENTS KEY}"]), "target.args[0]", "secret_reference"),
         (celery(args=["${secret:PAYMENTS_KEY"]), "target.args[0]", "secret_reference"),
         (celery(kwargs={"${secret:PAYMENTS_KEY}": 1}), "target.kwargs", "secret_reference"),
-        (http(url="https://${secret:PAYMENTS_KEY}/"), "target.url", "invalid"),
+        (http(url="https://${secret:PAYMENTS_KEY}/"), "target.url", "not_a_url"),
         (
             {"kind": "command", "argv": ["curl", "-H", "X: ${secret:PAYMENTS_KEY}"]},
             "target.argv",
