@@ -16,18 +16,21 @@ from jobs.validation.schema import Schema, number, obj, text
 
 DEFAULT_LIMIT, MAX_LIMIT = 50, 200
 PAGING = ("limit", "cursor")
+CURSORS = ("next_cursor", "previous_cursor")
 CURSOR_HINT = "follow `next` and `previous` as they are"
 
 
 class NewestFirst(BasePagination):
     """Page by key, never by offset or count: a page costs the same at any depth, and no row is shown twice."""
 
+    request: Request
+    keys: tuple[str, ...]
     page: list[Model]
     older: str | None
     newer: str | None
 
     def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> list[Any]:
-        self.keys: tuple[str, ...] = view.newest_first
+        self.request, self.keys = request, view.newest_first
         limit = _limit(request.query_params.get("limit"))
         backwards, position = _position(request.query_params.get("cursor"), queryset.model, self.keys)
         if position:
@@ -37,29 +40,37 @@ class NewestFirst(BasePagination):
         more, self.page = len(rows) > limit, rows[:limit]
         if backwards:
             self.page.reverse()
-        self.older = self._url(request, -1) if self.page and (more or backwards) else None
-        self.newer = self._url(request, 0) if self.page and (more if backwards else bool(position)) else None
+        self.older = self._cursor(-1) if self.page and (more or backwards) else None
+        self.newer = self._cursor(0) if self.page and (more if backwards else bool(position)) else None
         return self.page
 
     def get_schema_operation_parameters(self, view: Any) -> list[Schema]:
-        limit = {"schema": number(default=DEFAULT_LIMIT), "description": f"Rows of a page, 1 to {MAX_LIMIT}."}
-        cursor = {"schema": text(), "description": f"A place in the list: {CURSOR_HINT}."}
+        rows = number(minimum=1, maximum=MAX_LIMIT, default=DEFAULT_LIMIT)
+        limit = {"schema": rows, "description": f"Rows of a page, 1 to {MAX_LIMIT}."}
+        cursor = {"schema": text(minLength=1), "description": f"A place in the list: {CURSOR_HINT}."}
         return [{"name": "limit", "in": "query", **limit}, {"name": "cursor", "in": "query", **cursor}]
 
     def get_paginated_response_schema(self, schema: Schema) -> Schema:
         link = text(format="uri", nullable=True)
-        fields = {"results": schema, "next": link, "previous": link}
-        return obj(fields, required=list(fields))
+        name = schema["items"]["$ref"].rpartition("/")[2]
+        cursors = dict.fromkeys(CURSORS, text("The same place, as `cursor`.", nullable=True))
+        fields = {"results": schema, "next": link, "previous": link, **cursors}
+        return obj(fields, title=f"Paginated{name}List")
 
     def get_paginated_response(self, data: Any) -> Response:
-        return Response({"results": data, "next": self.older, "previous": self.newer})
+        places = (self.older, self.newer)
+        links = [place and self._url(self.request, place) for place in places]
+        pages = zip(("next", "previous", *CURSORS), (*links, *places), strict=True)
+        return Response({"results": data, **dict(pages)})
 
-    def _url(self, request: Request, edge: int) -> str:
+    def _cursor(self, edge: int) -> str:
         row = self.page[edge]
         fields = [getattr(row, key) for key in self.keys]
         values = [value.isoformat() if hasattr(value, "isoformat") else str(value) for value in fields]
         text = json.dumps(["newer" if edge == 0 else "older", *values], separators=(",", ":"))
-        cursor = base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+        return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+    def _url(self, request: Request, cursor: str) -> str:
         parts = urlsplit(request.build_absolute_uri())
         query = [(n, v) for n, v in parse_qsl(parts.query, keep_blank_values=True) if n != "cursor"]
         return urlunsplit(parts._replace(query=urlencode([*query, ("cursor", cursor)])))
@@ -84,7 +95,7 @@ def _position(cursor: str | None, model: type[Model], keys: tuple[str, ...]) -> 
         fields = [model._meta.get_field(key) for key in keys]
         read = [field.to_python(value) for field, value in zip(fields, values, strict=True)]  # type: ignore[union-attr]
     except (ValueError, TypeError, ValidationError, RecursionError):
-        raise invalid("cursor", "is not a place in this list", CURSOR_HINT) from None
+        raise invalid("cursor", "is not a place in this list", CURSOR_HINT, "unknown_cursor") from None
     return direction == "newer", read
 
 

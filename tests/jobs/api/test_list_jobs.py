@@ -46,6 +46,15 @@ def test_following_next_shows_each_job_once_and_previous_leads_back(caller: Call
     assert names(caller.get(first.json()["next"])) == pages[1]
 
 
+def test_the_cursor_of_a_page_stands_beside_its_link(caller: Caller) -> None:
+    make_jobs(caller, 3)
+    first = caller.get("jobs", limit=2).json()
+    assert first["next"].endswith(f"cursor={first['next_cursor']}") and first["previous_cursor"] is None
+    second = caller.get("jobs", limit=2, cursor=first["next_cursor"])
+    assert names(second) == ["job 00"] and second.json()["next_cursor"] is None
+    assert names(caller.get("jobs", limit=2, cursor=second.json()["previous_cursor"])) == ["job 02", "job 01"]
+
+
 def test_a_job_made_meanwhile_moves_no_page(caller: Caller) -> None:
     make_jobs(caller, 4)
     first = caller.get("jobs?limit=2").json()
