@@ -1,14 +1,15 @@
 from django.contrib import admin
 from django.urls import URLPattern, URLResolver, include, path, re_path
 from django.views.generic import RedirectView
-from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
+from drf_spectacular.views import SpectacularSwaggerView
 
 from scheduler_project import health
 from scheduler_project.api import error_pages as problem_pages
+from scheduler_project.api.openapi.view import OpenApi
 
 api_urls: list[URLPattern | URLResolver] = [
     path("", RedirectView.as_view(pattern_name="api-docs")),
-    path("schema", SpectacularAPIView.as_view(), name="api-schema"),
+    path("schema", OpenApi.as_view(), name="api-schema"),
     path("docs", SpectacularSwaggerView.as_view(url_name="api-schema"), name="api-docs"),
     path("", include("jobs.api.urls")),
     path("", include("runs.api.urls")),

@@ -16,13 +16,19 @@ REASONS = {
     401: "No valid key.",
     403: "The key's role does not allow it.",
     404: "Missing, or of another tenant.",
+    405: "The address has no such method; `Allow` lists those that it has.",
     409: "The present state does not allow it.",
     412: "Somebody has changed it since: `detail` says who, and when.",
+    413: "The body is too large.",
+    414: "The address is too long.",
+    415: "The body is not of the media type that the operation takes.",
     422: "The Idempotency-Key was used for another request.",
+    429: "Too many requests.",
+    503: "Not now: the database is not available, or too many requests wait.",
 }
 IDEMPOTENCY_KEY = OpenApiParameter(
     "Idempotency-Key",
-    str,
+    text(maxLength=200, pattern="^[ -~]*$"),
     OpenApiParameter.HEADER,
     description="Any text of your own, a UUID for example. The same request with the same key is done once and "
     "answered the same for a day.",
@@ -41,13 +47,17 @@ def operation(
     takes: Schema | type[Serializer[Any]] | None = None,
     gives: Schema | type[Serializer[Any]] | BaseSerializer[Any] | type[OfView] | None = OfView,
     status: int = 200,
+    repeated: int = 0,
     errors: Sequence[int] = (),
     bodiless: Mapping[int, str] | None = None,
     parameters: Sequence[OpenApiParameter] = (),
     once: bool = False,
     about: str = "",
 ) -> Decorator:
-    """Describe a method of a view. Unless they are given, the view names the tag and the serializer of the answer."""
+    """Describe a method of a view. Unless they are given, the view names the tag and the serializer of the answer.
+
+    `repeated` is the status where the request finds done what it is for.
+    """
     return extend_schema(
         operation_id=name,
         summary=summary,
@@ -56,6 +66,7 @@ def operation(
         request={"application/json": takes} if takes else None,
         responses={
             status: None if status == 204 else gives,
+            **({repeated: gives} if repeated else {}),
             **{code: OpenApiResponse(None, says) for code, says in (bodiless or {}).items()},
             **problems(*errors),
         },
@@ -70,6 +81,16 @@ class ViewSchema(AutoSchema):
         tag: str = getattr(self.view, "tag", "")
         return [tag] if tag else list(super().get_tags())
 
+    def _resolve_path_parameters(self, variables: list[str]) -> list[Schema]:
+        """Describe ids, and names as the view does."""
+        found: list[Schema] = super()._resolve_path_parameters(variables)  # type: ignore[no-untyped-call]
+        for parameter in found:
+            if parameter["name"].endswith("_id"):
+                parameter["schema"] = text(format="uuid")
+            elif parameter["name"] == "name" and (schema := getattr(self.view, "name_schema", None)):
+                parameter["schema"] = schema
+        return found
+
     def _get_response_for_code(self, serializer: Any, *args: Any, **kwargs: Any) -> Schema:
         view: Any = self.view
         given = view.serializer_class if serializer is OfView else serializer
@@ -78,10 +99,7 @@ class ViewSchema(AutoSchema):
 
 
 def problems(*errors: int) -> dict[Any, Any]:
-    return {
-        (code, "application/problem+json"): {**ref("Problem"), "description": REASONS[code]}
-        for code in (401, 403, *errors)
-    }
+    return {(code, "application/problem+json"): ref("Problem") for code in (401, 403, *errors)}
 
 
 def query(name: str, about: str, kind: Any = str, **more: Any) -> OpenApiParameter:
@@ -103,11 +121,12 @@ PROBLEM = obj(
             "type": "array",
             "description": "All mistakes, when there are several.",
             "items": obj(
-                {"field": text(nullable=True), "code": text(), "detail": text(), "hint": text(nullable=True)}
+                {"field": text(nullable=True), "code": text(), "detail": text(), "hint": text(nullable=True)},
+                title="ProblemError",
             ),
         },
     },
-    required=("type", "title", "status", "code", "detail"),
+    may_lack=("link", "errors"),
 )
 
 

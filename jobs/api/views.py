@@ -12,6 +12,7 @@ from jobs.api.authentication import tenant_of
 from jobs.api.idempotency import StoredResponse
 from jobs.api.requests import answer_once
 from jobs.validation.rows import first_or_missing
+from jobs.validation.schema import Schema
 
 
 # The base views have no docstrings: OpenAPI would describe each operation by them.
@@ -35,6 +36,8 @@ class ResourceView(GenericAPIView[Any]):
 class NamedView(ResourceView, RetrieveAPIView[Any]):
     # Said of a name that the tenant has not.
     missing: ClassVar[str]
+    # What a name is, for OpenAPI.
+    name_schema: ClassVar[Schema]
 
     def get_object(self) -> Any:
         """Return the tenant's row of this name. One of another tenant looks the same as none."""
