@@ -21,7 +21,7 @@ import psycopg
 from kombu.utils.url import parse_url
 
 from scheduler_project.standalone.state import CannotStart
-from tests.support import leftovers
+from tests.support import leftovers, npm
 from tests.support.servers import rabbitmq as private_rabbitmq
 from tests.support.servers.postgres import PrivatePostgres
 from tests.support.servers.rabbitmq import PrivateRabbitMQ
@@ -35,6 +35,8 @@ PACKAGES = {
     "pgbouncer": "pgbouncer",
     "chromium": "chromium",
     "bubblewrap": "bwrap",
+    "nodejs": "node",
+    "npm": "npm",
 }
 
 
@@ -50,6 +52,8 @@ def main(command: list[str]) -> int:
     with ExitStack() as stack:
         try:
             install_missing_packages()
+            if why_not := npm.install():
+                say(f"the npm packages of the tests are not installed: {why_not}")
             postgres, rabbitmq = servers(stack)
         except CannotStart as reason:
             say(str(reason))

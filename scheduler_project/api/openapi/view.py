@@ -20,5 +20,5 @@ class ByFormatOrAccept(DefaultContentNegotiation):
         return renderers[0], renderers[0].media_type
 
 
-class OpenApi(SpectacularAPIView):  # type: ignore[misc]
+class OpenApi(SpectacularAPIView):
     content_negotiation_class = ByFormatOrAccept
