@@ -70,6 +70,9 @@ class JobHooks(Protocol):
     ) -> Missed:
         """Answer what `settle_missed` would do, without doing it."""
 
+    def is_known(self, target_key: str, pool: Pool, tenant: Tenant) -> bool:
+        """Test whether a living worker of the pool that runs for the tenant knows a target."""
+
     def known_targets(self, pool: Pool, tenant: Tenant | None) -> KnownTargets:
         """List what the workers of a pool know, as far as they run for the tenant; None stands for every tenant."""
 

@@ -19,7 +19,7 @@ from runs.scheduler.trigger.missed import MAX_COUNTED
 from runs.scheduler.trigger.trigger import trigger_job
 from runs.services import breakers
 from runs.services.runs import cancel_unfinished, lock_runs_of
-from runs.sql import change, django_session
+from runs.sql import change, django_session, fetch
 from runs.transitions import release_all_waiting, release_broken, release_gated
 from scheduler_project.sdk.ids import MILLISECOND, run_id
 from scheduler_project.sdk.ledger.postgres import MAX_RELEASED
@@ -55,6 +55,10 @@ class RunHooks:
     ) -> Missed:
         foreseen = foresee_gap(django_session(), spec.job_id, from_at, to_at, policy)
         return _missed(spec, from_at, to_at, foreseen)
+
+    def is_known(self, target_key: str, pool: Pool, tenant: Tenant) -> bool:
+        [row] = fetch("target_is_known", target=target_key, pool=pool.pk, tenant=tenant.pk)
+        return bool(row["known"])
 
     def known_targets(self, pool: Pool, tenant: Tenant | None) -> KnownTargets:
         nodes = WorkerNode.objects.filter(pool=pool)

@@ -11,6 +11,8 @@ from jobs.validation.checks import Json
 from jobs.validation.instants import as_text
 from scheduler_project.sdk.ids import MILLISECOND
 
+HELD_BACK = (JobStatus.PAUSED, JobStatus.UNRUNNABLE)
+
 
 def missed_json(missed: Missed) -> Json:
     return {
@@ -39,7 +41,7 @@ def held_back_since(job: Job, spec: JobVersion) -> datetime:
 
 def missed_so_far(job: Job, spec: JobVersion, now: datetime, policy: str | None = None) -> Missed | None:
     """Foresee what resuming a held job now would find, and do by this policy or its own."""
-    if job.status not in (JobStatus.PAUSED, JobStatus.UNRUNNABLE):
+    if job.status not in HELD_BACK:
         return None
     to_at = end_of_gap(job, now)
     first = first_missed(spec, held_back_since(job, spec), to_at)

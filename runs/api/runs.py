@@ -128,6 +128,9 @@ class Runs(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
         note_waiting(live_rows(page or []))
         return page
 
+    def read_page(self, ordered: Any, count: int, start: list[Any], backwards: bool) -> list[Run]:
+        return history.read_page(ordered, count, start[0] if start else None, backwards)
+
     @operation(
         "cancel_run",
         "Cancel a run",

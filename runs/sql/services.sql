@@ -16,6 +16,14 @@ SELECT version.target_key, version.target,
 FROM beatkeeper_job_version version JOIN beatkeeper_pool pool ON pool.id = %(pool_id)s
 WHERE version.job_id = %(job_id)s AND version.version = %(version)s;
 
+-- name: target_is_known
+-- By a living worker of the pool that runs for the tenant: one with a tenant's key takes runs of that tenant alone.
+SELECT EXISTS (
+    SELECT FROM beatkeeper_worker_node worker
+    WHERE worker.pool_id = %(pool)s AND (worker.tenant_id IS NULL OR worker.tenant_id = %(tenant)s)
+      AND %(target)s::text = ANY (worker.known_targets) AND {{living_worker(worker, now())}}
+) AS known;
+
 -- name: insert_requested_run
 -- A run nobody planned. No row comes back when its id is taken: an error, never ignored.
 WITH inserted AS (

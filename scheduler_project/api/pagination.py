@@ -36,7 +36,8 @@ class NewestFirst(BasePagination):
         if position:
             queryset = queryset.filter(_beyond(self.keys, position, "gt" if backwards else "lt"))
         sign = "" if backwards else "-"
-        rows = list(queryset.order_by(*(sign + key for key in self.keys))[: limit + 1])
+        ordered = queryset.order_by(*(sign + key for key in self.keys))
+        rows = view.read_page(ordered, limit + 1, position, backwards)
         more, self.page = len(rows) > limit, rows[:limit]
         if backwards:
             self.page.reverse()

@@ -22,17 +22,21 @@ def check_known(target: Json, pool: Pool, tenant: Tenant) -> None:
     # A worker declares its jobs before it registers what it knows.
     if current_actor().kind == ActorKind.WORKER:
         return
-    kind, known = kind_of(target), known_in(pool, tenant)
-    if known.live and kind.key(target) not in known.names:
+    kind = kind_of(target)
+    if job_hooks().is_known(kind.key(target), pool, tenant):
+        return
+    known = known_in(pool, tenant)
+    if known.live:
         hint = kind.suggest(target, known.tasks, pool)
         raise invalid(kind.exported_field, _unknown(target, pool), hint, "unknown_target")
 
 
 def warning(target: Json, pool: Pool, tenant: Tenant) -> str:
     """Describe why no live worker can run a target; return an empty text if one can."""
-    kind, known = kind_of(target), known_in(pool, tenant)
-    if known.live and kind.key(target) in known.names:
+    kind = kind_of(target)
+    if job_hooks().is_known(kind.key(target), pool, tenant):
         return ""
+    known = known_in(pool, tenant)
     alone = "" if known.live else ": none is alive"
     hint = "" if kind.key(target) in known.names else kind.suggest(target, known.tasks, pool)
     return _unknown(target, pool) + alone + (f"; {hint}" if hint else "")

@@ -367,3 +367,28 @@ def test_runs_of_another_tenant_look_like_none(caller: Caller) -> None:
 
 def text(instant: datetime) -> str:
     return instant.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def test_a_page_that_is_full_opens_the_partitions_near_its_start_alone(caller: Caller, job: Job) -> None:
+    """The planner would open all of a year's otherwise, which takes longer than reading the page."""
+    made = make_history(job, 6)
+    with CaptureQueriesContext(connection) as seen:
+        page = caller.get("runs", limit=5).json()
+    assert [run["id"] for run in page["results"]] == made[:5]
+    [statement] = [query["sql"] for query in seen.captured_queries if "beatkeeper_run" in query["sql"]]
+    with connection.cursor() as cursor:
+        cursor.execute(f"EXPLAIN {statement}")
+        plan = "\n".join(line for (line,) in cursor.fetchall())
+        cursor.execute("SELECT count(*) FROM pg_inherits WHERE inhparent = 'beatkeeper_run'::regclass")
+        partitions = cursor.fetchone()[0]
+    oldest = f"beatkeeper_run_{database_now() - timedelta(days=4):%Y%m%d}"
+    assert oldest not in plan and partitions > 20
+
+
+def test_a_page_that_is_not_full_goes_on_with_older_runs(caller: Caller, job: Job) -> None:
+    made = make_history(job, 6, timedelta(days=1))
+    first = caller.get("runs", limit=5).json()
+    assert [run["id"] for run in first["results"]] == made[:5]
+    second = caller.get(first["next"]).json()
+    assert [run["id"] for run in second["results"]] == made[5:]
+    assert ids(caller.get(second["previous"])) == made[:5]
