@@ -30,15 +30,9 @@ def second_connection() -> Iterator[psycopg.Connection[dict[str, Any]]]:
 
 @contextmanager
 def held_open() -> Iterator[psycopg.Connection[Any]]:
-    """Leave what this thread does inside uncommitted until the block ends, or until `let_go`."""
+    """Leave what this thread does inside uncommitted until the block ends, or until it is told to COMMIT."""
     with transaction.atomic():
         yield connection.connection
-
-
-def let_go(holder: psycopg.Connection[Any], how: str = "COMMIT") -> None:
-    """End the transaction in the middle of its block; the block's own end finds another, empty one."""
-    holder.execute(how)
-    holder.execute("BEGIN")
 
 
 @contextmanager
@@ -67,3 +61,11 @@ def wait_until_somebody_waits_for(holder: psycopg.Connection[Any]) -> None:
     # On a connection of its own: inside a transaction the view would stand still.
     with psycopg.connect(dsn(), autocommit=True) as watcher:
         wait_until(lambda: waits(watcher), what="another connection to wait for ours")
+
+
+def result_after(holder: psycopg.Connection[Any], action: Callable[[], T], how: str = "COMMIT") -> T:
+    """End the holder's transaction once the action waits for it, and return the action's result."""
+    with meanwhile(action) as acting:
+        wait_until_somebody_waits_for(holder)
+        holder.execute(how)
+        return acting.result(timeout=60)

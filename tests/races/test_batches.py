@@ -19,7 +19,13 @@ from scheduler_project.sdk.ledger.interface import (
     base_token,
 )
 from scheduler_project.sdk.ledger.postgres import SQL, claim_values, report_values
-from tests.races.staging import Session, meanwhile, second_connection, wait_until_somebody_waits_for
+from tests.races.staging import (
+    Session,
+    meanwhile,
+    result_after,
+    second_connection,
+    wait_until_somebody_waits_for,
+)
 from tests.runs.ledger.claims import SUCCESS, once_it_answers, succeeded
 from tests.runs.ledger.claims import either_ledger as ledger
 from tests.support.factories import TASK, make_job, make_run
@@ -105,11 +111,8 @@ def test_a_request_that_is_still_under_way_is_not_doubled_by_its_repetition(
     """The connection was cut, the statement was not: the next answer names what the first request got, and no more."""
     runs, request = queued(job, 6), wanted(job, worker)
     other.execute(SQL["claim"], claim_values(request))
-    with meanwhile(lambda: ledger.claim(request, again=True)) as again:
-        wait_until_somebody_waits_for(other)
-        other.commit()
-        with pytest.raises(LedgerUnavailable):
-            again.result(timeout=60)
+    with pytest.raises(LedgerUnavailable):
+        result_after(other, lambda: ledger.claim(request, again=True))
     claims = once_it_answers(lambda: ledger.claim(request, again=True))
     assert [claim.run_id for claim in claims] == runs[:3]
     assert LiveRun.objects.filter(state=LiveState.RUNNING).count() == 3
@@ -122,12 +125,8 @@ def test_a_batch_that_meets_the_loss_of_one_of_its_runs_tells_the_others(
     lost = claims[1]
     other.execute("SELECT")
     assert fail_claims(other, {lost.run_id: lost.claim_seq}, "lost")
-    with meanwhile(lambda: ledger.report(ends(claims)).states) as report:
-        wait_until_somebody_waits_for(other)
-        other.commit()
-        assert report.result(timeout=60) == ["succeeded", "delayed", "succeeded"], (
-            "what rescue decided stands"
-        )
+    states = result_after(other, lambda: ledger.report(ends(claims)).states)
+    assert states == ["succeeded", "delayed", "succeeded"], "what rescue decided stands"
 
 
 def test_a_batch_reported_twice_at_once_is_one_attempt_of_each(
@@ -135,10 +134,7 @@ def test_a_batch_reported_twice_at_once_is_one_attempt_of_each(
 ) -> None:
     claims = claimed(ledger, job, worker)
     other.execute(SQL["end_attempts"], report_values(ends(claims)))
-    with meanwhile(lambda: ledger.report(ends(claims)).states) as second:
-        wait_until_somebody_waits_for(other)
-        other.commit()
-        assert second.result(timeout=60) == ["succeeded"] * 3
+    assert result_after(other, lambda: ledger.report(ends(claims)).states) == ["succeeded"] * 3
     assert Attempt.objects.count() == 3
 
 

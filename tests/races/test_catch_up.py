@@ -18,7 +18,7 @@ from runs.models import LiveRun, MissedSpan, Run
 from runs.scheduler.catch_up.catch_up import catch_up_once
 from runs.scheduler.partitions.lock_session import connect
 from runs.scheduler.trigger.trigger import trigger_due
-from tests.races.staging import Session, dsn, meanwhile, wait_until_somebody_waits_for
+from tests.races.staging import Session, dsn, meanwhile, result_after, wait_until_somebody_waits_for
 from tests.support.factories import make_job, make_run, now, post_job
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -99,10 +99,7 @@ def test_a_job_that_ends_during_a_step_ends_what_the_step_made(
     trigger_due(first, ALL)
     first.execute("BEGIN")
     assert catch_up_once(first, ALL).runs == 1
-    with meanwhile(lambda: end(job)) as ending:
-        wait_until_somebody_waits_for(first)
-        first.execute("COMMIT")
-        ending.result(timeout=60)
+    result_after(first, lambda: end(job))
     assert not LiveRun.objects.filter(job=job).exists()
     let_pace_pass()
     assert catch_up_once(first, ALL).runs == 0
@@ -145,12 +142,7 @@ class TestSuspensions:
         suspension = make_suspension(job.tenant)
         first.execute("BEGIN")
         assert trigger_due(first, ALL).spans == 1
-        with meanwhile(
-            lambda: Suspension.objects.filter(pk=suspension.pk).update(lifted_at=now())
-        ) as lifting:
-            wait_until_somebody_waits_for(first)
-            first.execute("COMMIT")
-            lifting.result(timeout=60)
+        result_after(first, lambda: Suspension.objects.filter(pk=suspension.pk).update(lifted_at=now()))
         assert (catch_up_once(first, ALL).settled, catch_up_once(first, ALL).ended) == (1, 1)
         assert outcomes(job, times) == [1, 1, 1]
 
@@ -208,10 +200,7 @@ class TestSuspensions:
         first.execute(
             "UPDATE beatkeeper_suspension SET lifted_at = %s WHERE id = %s", [times[1], suspension.pk]
         )
-        with meanwhile(lambda: edit_job(job, {"schedule": {"every": 60}})) as editing:
-            wait_until_somebody_waits_for(first)
-            first.execute("COMMIT")
-            editing.result(timeout=60)
+        result_after(first, lambda: edit_job(job, {"schedule": {"every": 60}}))
         assert outcomes(job, times) == [1, 1, 1]
         assert MissedSpan.objects.get(job=job, suspension=suspension).to_at == times[1]
 

@@ -23,7 +23,7 @@ from runs.states import LiveState, Trigger
 from scheduler_project.sdk.ledger.interface import Claim, Ledger, given_back
 from scheduler_project.sdk.ledger.postgres import SQL, PostgresLedger
 from scheduler_project.sdk.retries import Verdict
-from tests.races.staging import Session, dsn, meanwhile, wait_until_somebody_waits_for
+from tests.races.staging import Session, dsn, result_after
 from tests.runs.ledger.claims import (
     SUCCESS,
     WayToLedger,
@@ -219,10 +219,7 @@ class TestEditsOfALimit:
         job = self.job(3)
         first.execute("BEGIN")
         assert dispatch_pool(first, job.pool_id, now()).queued == 3
-        with meanwhile(lambda: edit_job(job, {"max_concurrency": 1})) as edit:
-            wait_until_somebody_waits_for(first)
-            first.execute("COMMIT")
-            edit.result(timeout=60)
+        result_after(first, lambda: edit_job(job, {"max_concurrency": 1}))
         for left in (2, 1):
             _end_one(ledger, job)
             assert dispatch_pool(second, job.pool_id, now()).queued == 0

@@ -28,7 +28,7 @@ from scheduler_project.sdk.ledger.interface import (
     given_back,
 )
 from scheduler_project.sdk.ledger.postgres import SQL, claim_values
-from tests.races.staging import Session, meanwhile, wait_until_somebody_waits_for
+from tests.races.staging import Session, meanwhile, result_after, wait_until_somebody_waits_for
 from tests.runs.ledger.claims import SUCCESS, claim_next, open_ledger, succeeded, tell
 from tests.runs.ledger.claims import either_ledger as ledger
 from tests.support.factories import (
@@ -178,10 +178,7 @@ def test_a_report_that_meets_a_dispatch_releases_what_was_blocked_meanwhile(
     make_run(job)
     first.execute("BEGIN")
     assert dispatch(first, job).blocked == 1
-    with meanwhile(lambda: tell(ledger, claim, succeeded(), SUCCESS)) as report:
-        wait_until_somebody_waits_for(first)
-        first.execute("COMMIT")
-        assert report.result(timeout=60) == "succeeded"
+    assert result_after(first, lambda: tell(ledger, claim, succeeded(), SUCCESS)) == "succeeded"
     assert state(job) == ["ready"]
 
 
@@ -217,10 +214,7 @@ def test_a_cancel_that_meets_a_claim_waits_and_asks_the_worker(first: Session, s
     run = make_run(job, LiveState.QUEUED)
     first.execute("BEGIN")
     first.execute(SQL["claim"], _claim_values(job, worker))
-    with meanwhile(lambda: cancel_live_runs(second, [run.pk], "enough")) as cancelling:
-        wait_until_somebody_waits_for(first)
-        first.execute("COMMIT")
-        assert cancelling.result(timeout=60).requested == [run.pk]
+    assert result_after(first, lambda: cancel_live_runs(second, [run.pk], "enough")).requested == [run.pk]
     run.refresh_from_db()
     assert run.cancel_requested_at is not None
 
@@ -256,10 +250,7 @@ def test_a_rescue_that_meets_a_report_waits_and_takes_nothing(
     first.execute(
         "UPDATE beatkeeper_live_run SET state = 'delayed', wake_at = now(), worker = NULL, claim_token = NULL"
     )
-    with meanwhile(lambda: fail_claims(second, {claim.run_id: claim.claim_seq}, "lost")) as losing:
-        wait_until_somebody_waits_for(first)
-        first.execute("COMMIT")
-        assert losing.result(timeout=60) == {}
+    assert result_after(first, lambda: fail_claims(second, {claim.run_id: claim.claim_seq}, "lost")) == {}
     assert not Attempt.objects.exists()
 
 

@@ -13,7 +13,7 @@ from runs.models import LiveRun, MissedSpan, Run
 from runs.scheduler.partitions.lock_session import connect
 from runs.scheduler.trigger.trigger import trigger_due
 from scheduler_project.sdk.ids import run_id
-from tests.races.staging import Session, dsn, meanwhile, wait_until_somebody_waits_for
+from tests.races.staging import Session, dsn, meanwhile, result_after, wait_until_somebody_waits_for
 from tests.support.factories import make_due, make_job, now, post_job
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -60,10 +60,7 @@ def test_a_run_inserted_meanwhile_by_somebody_without_the_clock_is_found_by_its_
     due_at = make_due(job)
     first.execute("BEGIN")
     _insert_run(first, job, due_at)
-    with meanwhile(lambda: trigger_due(second, ALL)) as triggering:
-        wait_until_somebody_waits_for(first)
-        first.execute("COMMIT")
-        done = triggering.result(timeout=60)
+    done = result_after(first, lambda: trigger_due(second, ALL))
     assert done.runs == 0
     assert planned(job) == [due_at]
     assert next_run_at(job) > due_at
@@ -74,10 +71,7 @@ def test_an_edit_waits_for_the_trigger_and_counts_from_there(first: Session) -> 
     due_at = make_due(job)
     first.execute("BEGIN")
     assert trigger_due(first, ALL).runs == 1
-    with meanwhile(lambda: edit_job(job, {"schedule": {"every": 3600}})) as editing:
-        wait_until_somebody_waits_for(first)
-        first.execute("COMMIT")
-        editing.result(timeout=60)
+    result_after(first, lambda: edit_job(job, {"schedule": {"every": 3600}}))
     assert planned(job) == [due_at]
     assert next_run_at(job) > now() + 3000 * SECOND
 

@@ -22,7 +22,13 @@ from scheduler_project.sdk.ledger.interface import (
 from scheduler_project.sdk.ledger.postgres import SQL, claim_values, report_values
 from scheduler_project.sdk.shared.folder import Config, Runtime
 from scheduler_project.sdk.shared.spool import unconfirmed_claim
-from tests.races.staging import Session, meanwhile, second_connection, wait_until_somebody_waits_for
+from tests.races.staging import (
+    Session,
+    meanwhile,
+    result_after,
+    second_connection,
+    wait_until_somebody_waits_for,
+)
 from tests.runs.ledger.claims import either_ledger as ledger
 from tests.support.factories import TASK, make_run, make_worker
 
@@ -82,10 +88,7 @@ def test_what_rescue_takes_meanwhile_stays_as_rescue_decided(
     lost = claims[1]
     other.execute("SELECT")
     assert fail_claims(other, {lost.run_id: lost.claim_seq}, "lost")
-    with meanwhile(delivery.deliver_all) as delivered:
-        wait_until_somebody_waits_for(other)
-        other.commit()
-        assert delivered.result(timeout=60)
+    assert result_after(other, delivery.deliver_all)
     assert [state_of(claim) for claim in claims] == [UNTRIED, (LiveState.DELAYED, 1, 1), UNTRIED]
     assert Attempt.objects.filter(run=lost.run_id).count() == 1
 
@@ -110,10 +113,7 @@ def test_what_is_cancelled_meanwhile_is_cancelled_and_never_began(
 ) -> None:
     cancelled = claims[0]
     assert cancel_live_runs(other, [cancelled.run_id], "enough").requested == [cancelled.run_id]
-    with meanwhile(delivery.deliver_all) as delivered:
-        wait_until_somebody_waits_for(other)
-        other.commit()
-        assert delivered.result(timeout=60)
+    assert result_after(other, delivery.deliver_all)
     assert Run.objects.get(pk=cancelled.run_id).state == "cancelled"
     assert [state_of(claim) for claim in claims[1:]] == [UNTRIED] * 2
 
