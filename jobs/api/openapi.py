@@ -1,6 +1,7 @@
 """Describe operations in OpenAPI."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from drf_spectacular.extensions import OpenApiAuthenticationExtension, OpenApiSerializerExtension
@@ -55,6 +56,10 @@ def operation(
         responses={status: None if status == 204 else gives, **problems(*errors)},
         parameters=[*parameters, *([IDEMPOTENCY_KEY] if once else [])],
     )
+
+
+# It answers what it has made, and is done once for each Idempotency-Key.
+creation = partial(operation, status=201, once=True)
 
 
 class ViewSchema(AutoSchema):
