@@ -10,7 +10,7 @@ import socket
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -251,14 +251,17 @@ def test_what_left_the_group_ends_with_the_run(run: Runner) -> None:
 
 
 @needs_namespaces
-def test_killing_the_group_ends_what_left_it(run: Runner) -> None:
+@pytest.mark.parametrize("kill", [os.killpg, os.kill])
+def test_killing_the_group_or_its_leader_alone_ends_what_left_it(
+    run: Runner, kill: Callable[[int, int], None]
+) -> None:
     """All the guard knows is the group."""
     seconds = seconds_of_its_own()
     thread, failures = in_background(
         run, "sh", "-c", f"setsid sleep {seconds} & {UNTIL_IT_SLEEPS}; echo ready; exec sleep 30"
     )
     assert has_argument(seconds)
-    os.killpg(run.table.records[0].body[0], 9)
+    kill(run.table.records[0].body[0], 9)
     join(thread)
     wait_until(lambda: not has_argument(seconds), 15, "the end of what left the group")
     assert [getattr(failed, "exit_code", None) for failed in failures] == [137]
@@ -480,18 +483,6 @@ def test_what_it_leaves_running_is_ended_with_it(run: Runner) -> None:
     run("sh", "-c", f"sleep {seconds} & echo left")
     assert "left" in run.log
     wait_until(lambda: not has_argument(seconds), 15, "the end of its child")
-
-
-@needs_namespaces
-def test_nothing_outlives_the_group_s_leader(run: Runner) -> None:
-    seconds = seconds_of_its_own()
-    thread, _ = in_background(
-        run, "sh", "-c", f"setsid sleep {seconds} & {UNTIL_IT_SLEEPS}; echo ready; exec sleep 30"
-    )
-    assert has_argument(seconds)
-    os.kill(run.table.records[0].body[0], 9)
-    join(thread)
-    wait_until(lambda: not has_argument(seconds), 15, "the end of what left the group")
 
 
 def test_output_in_pieces_of_characters_is_put_together(run: Runner) -> None:
