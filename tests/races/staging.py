@@ -50,22 +50,24 @@ def meanwhile(action: Callable[[], T]) -> Iterator["Future[T]"]:
         yield thread.submit(act)
 
 
-def wait_until_somebody_waits_for(holder: psycopg.Connection[Any]) -> None:
-    """Until another backend stands behind a lock of this connection: the interleaving is reached, not hoped for."""
+@contextmanager
+def waiting_for(holder: psycopg.Connection[Any], action: Callable[[], T]) -> Iterator["Future[T]"]:
+    """Begin once the action stands behind a lock of the holder: the interleaving is reached, not hoped for."""
     pid = holder.info.backend_pid
 
     def waits(watcher: psycopg.Connection[Any]) -> bool:
         waiting = "SELECT count(*) FROM pg_stat_activity WHERE %s = ANY (pg_blocking_pids(pid))"
         return bool(watcher.execute(waiting, [pid]).fetchone()[0])  # type: ignore[index]
 
-    # On a connection of its own: inside a transaction the view would stand still.
-    with psycopg.connect(dsn(), autocommit=True) as watcher:
-        wait_until(lambda: waits(watcher), what="another connection to wait for ours")
+    with meanwhile(action) as acting:
+        # On a connection of its own: inside a transaction the view would stand still.
+        with psycopg.connect(dsn(), autocommit=True) as watcher:
+            wait_until(lambda: waits(watcher), what="another connection to wait for ours")
+        yield acting
 
 
 def result_after(holder: psycopg.Connection[Any], action: Callable[[], T], how: str = "COMMIT") -> T:
     """End the holder's transaction once the action waits for it, and return the action's result."""
-    with meanwhile(action) as acting:
-        wait_until_somebody_waits_for(holder)
+    with waiting_for(holder, action) as acting:
         holder.execute(how)
         return acting.result(timeout=60)

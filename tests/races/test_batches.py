@@ -19,13 +19,7 @@ from scheduler_project.sdk.ledger.interface import (
     base_token,
 )
 from scheduler_project.sdk.ledger.postgres import SQL, claim_values, report_values
-from tests.races.staging import (
-    Session,
-    meanwhile,
-    result_after,
-    second_connection,
-    wait_until_somebody_waits_for,
-)
+from tests.races.staging import Session, result_after, second_connection, waiting_for
 from tests.runs.ledger.claims import SUCCESS, once_it_answers, succeeded
 from tests.runs.ledger.claims import either_ledger as ledger
 from tests.support.factories import TASK, make_job, make_run
@@ -80,13 +74,9 @@ def test_a_cancel_that_meets_a_batch_waits_and_asks_the_worker(
 ) -> None:
     runs = queued(job, 3)
     other.execute(SQL["claim"], claim_values(wanted(job, worker)))
-    with (
-        second_connection() as canceller,
-        meanwhile(lambda: cancel_live_runs(canceller, runs[1:2], "x")) as cancel,
-    ):
-        wait_until_somebody_waits_for(other)
-        other.commit()
-        assert cancel.result(timeout=60).requested == runs[1:2]
+    with second_connection() as canceller:
+        asked = result_after(other, lambda: cancel_live_runs(canceller, runs[1:2], "x"))
+        assert asked.requested == runs[1:2]
         canceller.commit()
     assert LiveRun.objects.get(pk=runs[1]).cancel_requested_at is not None
 
@@ -145,8 +135,7 @@ def test_reports_lock_in_the_order_of_ids_whatever_order_they_are_reported_in(
     lock = "SELECT FROM beatkeeper_live_run WHERE id = %s FOR UPDATE"
     other.execute("SET lock_timeout = '5s'")
     other.execute(lock, [claims[0].run_id])
-    with meanwhile(lambda: ledger.report(ends(claims[::-1])).states) as report:
-        wait_until_somebody_waits_for(other)
+    with waiting_for(other, lambda: ledger.report(ends(claims[::-1])).states) as report:
         # It waits for the first and holds none of those behind it.
         other.execute(lock, [claims[2].run_id])
         other.commit()

@@ -14,13 +14,7 @@ from runs.states import LiveState
 from scheduler_project.sdk.ledger.interface import Claim, Ledger
 from scheduler_project.sdk.ledger.postgres import SQL
 from scheduler_project.sdk.retries import Verdict
-from tests.races.staging import (
-    Session,
-    meanwhile,
-    result_after,
-    second_connection,
-    wait_until_somebody_waits_for,
-)
+from tests.races.staging import Session, result_after, second_connection, waiting_for
 from tests.runs.ledger.claims import DEAD, SUCCESS, claim_next, failed, succeeded, tell
 from tests.runs.ledger.claims import either_ledger as ledger
 from tests.support.factories import make_job, make_run, make_worker, now
@@ -105,8 +99,7 @@ def test_a_probe_that_succeeds_while_another_is_chosen_leaves_no_run_behind(
     with ExitStack() as sweeping:
         sweeping.enter_context(first.transaction())
         look(first, job)
-        with meanwhile(lambda: tell(ledger, probe, succeeded(), SUCCESS)) as report:
-            wait_until_somebody_waits_for(first)
+        with waiting_for(first, lambda: tell(ledger, probe, succeeded(), SUCCESS)) as report:
             assert Breaker.objects.get().probe == probe.run_id, "it is under way: no other is chosen"
             sweeping.close()
             assert report.result(timeout=60) == "succeeded"

@@ -16,13 +16,7 @@ from jobs.services.status import pause_job, resume_job
 from runs.models import Run
 from runs.scheduler.trigger.trigger import trigger_due
 from scheduler_project.sdk.ids import run_id
-from tests.races.staging import (
-    held_open,
-    meanwhile,
-    result_after,
-    second_connection,
-    wait_until_somebody_waits_for,
-)
+from tests.races.staging import held_open, meanwhile, result_after, second_connection, waiting_for
 from tests.support.factories import job_spec, make_due, make_tenant, post_job
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -124,8 +118,7 @@ def test_an_edit_during_a_pass_begins_anew(calendar: Calendar) -> None:
     closing(calendar, noon)()
     with held_open() as first:
         JobClock.objects.select_for_update().get(job=job)
-        with meanwhile(rearm_calendars) as pass_over:
-            wait_until_somebody_waits_for(first)
+        with waiting_for(first, rearm_calendars) as pass_over:
             with meanwhile(closing(calendar, noon, noon + DAY)) as edit:
                 edit.result(timeout=60)
             first.execute("COMMIT")

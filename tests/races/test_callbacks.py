@@ -18,7 +18,7 @@ from scheduler_project.sdk.ledger.callback_token import token_of
 from scheduler_project.sdk.ledger.interface import Claim, CompletedClaim, Ledger
 from scheduler_project.sdk.ledger.postgres import SQL, report_values
 from scheduler_project.sdk.retries import verdict_on
-from tests.races.staging import dsn, meanwhile, result_after, second_connection, wait_until_somebody_waits_for
+from tests.races.staging import dsn, meanwhile, result_after, second_connection, waiting_for
 from tests.runs.ledger.claims import either_ledger as ledger
 from tests.runs.ledger.test_callbacks import accepted, claimed, waiting
 from tests.support.factories import make_run, now
@@ -99,10 +99,8 @@ def test_a_cancel_that_meets_a_callback_finds_the_run_ended(ledger: Ledger) -> N
     claim, _ = waiting(ledger)
     with second_connection() as web:
         web.execute(SQL["end_attempts"], _completion(claim))
-        with second_connection() as other, meanwhile(lambda: _cancel(other, claim)) as cancel:
-            wait_until_somebody_waits_for(web)
-            web.commit()
-            assert cancel.result(timeout=60) == Cancelled([], [])
+        with second_connection() as other:
+            assert result_after(web, lambda: _cancel(other, claim)) == Cancelled([], [])
             other.commit()
     assert Run.objects.get().state == "succeeded"
 
@@ -117,8 +115,7 @@ def test_of_two_callbacks_one_ends_the_run_and_the_other_learns_what_became_of_i
     content = callbacks.read_content(SUCCESS).digest
     with second_connection() as first:
         first.execute(SQL["end_attempts"], _completion(claim, content))
-        with meanwhile(lambda: complete(claim, token, **second)) as other:
-            wait_until_somebody_waits_for(first)
+        with waiting_for(first, lambda: complete(claim, token, **second)) as other:
             first.commit()
             assert _state(other) == answer
     assert Attempt.objects.count() == 1 and Run.objects.get().state == "succeeded"

@@ -18,7 +18,7 @@ from runs.models import LiveRun, MissedSpan, Run
 from runs.scheduler.catch_up.catch_up import catch_up_once
 from runs.scheduler.partitions.lock_session import connect
 from runs.scheduler.trigger.trigger import trigger_due
-from tests.races.staging import Session, dsn, meanwhile, result_after, wait_until_somebody_waits_for
+from tests.races.staging import Session, dsn, held_open, result_after, waiting_for
 from tests.support.factories import make_job, make_run, now, post_job
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -80,14 +80,9 @@ def test_a_step_that_dies_leaves_its_times_to_the_next(first: Session, second: S
 def test_a_run_that_somebody_inserted_meanwhile_is_found_by_its_key(first: Session, second: Session) -> None:
     job, times = make_behind()
     trigger_due(second, ALL)
-    with transaction.atomic():
+    with held_open() as holder:
         make_run(job, planned_at=times[0])
-        with meanwhile(lambda: catch_up_once(second, ALL)) as stepping:
-            holder = transaction.get_connection().connection
-            wait_until_somebody_waits_for(holder)
-            holder.execute("COMMIT")
-            holder.execute("BEGIN")
-            assert stepping.result(timeout=60).runs == 0
+        assert result_after(holder, lambda: catch_up_once(second, ALL)).runs == 0
     assert planned(job) == times[:1]
 
 
@@ -167,8 +162,7 @@ class TestSuspensions:
         first.execute("BEGIN")
         assert trigger_due(first, ALL).spans == 1
         later, later_times = make_behind(tenant=job.tenant)
-        with meanwhile(lambda: lift_suspension(suspension)) as lifting:
-            wait_until_somebody_waits_for(first)
+        with waiting_for(first, lambda: lift_suspension(suspension)) as lifting:
             assert trigger_due(second, ALL).spans == 0
             first.execute("COMMIT")
             lifting.result(timeout=60)

@@ -28,7 +28,7 @@ from scheduler_project.sdk.ledger.interface import (
     given_back,
 )
 from scheduler_project.sdk.ledger.postgres import SQL, claim_values
-from tests.races.staging import Session, meanwhile, result_after, wait_until_somebody_waits_for
+from tests.races.staging import Session, result_after, waiting_for
 from tests.runs.ledger.claims import SUCCESS, claim_next, open_ledger, succeeded, tell
 from tests.runs.ledger.claims import either_ledger as ledger
 from tests.support.factories import (
@@ -161,8 +161,7 @@ def test_what_a_dispatch_is_about_to_mark_is_left_alone_by_others(first: Session
     wanted = {**queue, "counts": [5], "need_tags": False}
     ((ctid, *_),) = rows(first, "next_ready", wanted)
     assert rows(second, "next_ready", wanted) == []
-    with meanwhile(lambda: cancel_live_runs(second, [run.pk], "enough")) as cancelling:
-        wait_until_somebody_waits_for(first)
+    with waiting_for(first, lambda: cancel_live_runs(second, [run.pk], "enough")) as cancelling:
         assert mark_queued(first, [ctid]) == 1
         first.execute("COMMIT")
         assert cancelling.result(timeout=60).ended == [run.pk]

@@ -23,13 +23,7 @@ from scheduler_project.sdk.ledger import postgres
 from scheduler_project.sdk.ledger.interface import Claim, CompletedClaim, Ledger
 from scheduler_project.sdk.ledger.postgres import SQL, report_values
 from scheduler_project.sdk.retries import Verdict
-from tests.races.staging import (
-    Session,
-    meanwhile,
-    result_after,
-    second_connection,
-    wait_until_somebody_waits_for,
-)
+from tests.races.staging import Session, result_after, second_connection, waiting_for
 from tests.runs.ledger.claims import SUCCESS, claim_next, failed, once_it_answers, succeeded, tell
 from tests.runs.ledger.claims import either_ledger as ledger
 from tests.support.factories import make_due, make_job, make_run, make_worker, now, post_job
@@ -135,8 +129,7 @@ class TestReportAndReport:
         oldest, _ = waiting(job), waiting(job)
         first.execute("BEGIN")
         report_halfway(first, claims[0])
-        with meanwhile(lambda: tell(ledger, claims[1], succeeded(), SUCCESS)) as report:
-            wait_until_somebody_waits_for(first)
+        with waiting_for(first, lambda: tell(ledger, claims[1], succeeded(), SUCCESS)) as report:
             assert release_waiting(first, [job.pk]) == 0
             first.execute("COMMIT")
             report.result(timeout=60)

@@ -16,13 +16,7 @@ from runs.sql import fetch
 from runs.states import LiveState
 from scheduler_project.sdk.ids import run_id
 from scheduler_project.sdk.ledger.interface import Ledger
-from tests.races.staging import (
-    held_open,
-    meanwhile,
-    result_after,
-    second_connection,
-    wait_until_somebody_waits_for,
-)
+from tests.races.staging import held_open, result_after, second_connection, waiting_for
 from tests.runs.ledger.claims import SUCCESS, claim_next, succeeded, tell
 from tests.runs.ledger.claims import either_ledger as ledger
 from tests.support.api_client import Caller
@@ -140,8 +134,7 @@ def test_a_cancel_that_meets_the_report_of_a_success_comes_too_late(ledger: Ledg
     assert claim is not None
     with second_connection() as reporter:
         reporter.execute("SELECT id FROM beatkeeper_live_run WHERE id = %s FOR UPDATE", [run.pk])
-        with meanwhile(lambda: cancel_run(run)) as cancel:
-            wait_until_somebody_waits_for(reporter)
+        with waiting_for(reporter, lambda: cancel_run(run)) as cancel:
             reporter.execute("DELETE FROM beatkeeper_live_run WHERE id = %s", [run.pk])
             reporter.execute(
                 "UPDATE beatkeeper_run SET state = 'succeeded', ended_from = 'running', finished_at = now()"
@@ -218,8 +211,7 @@ def test_an_edit_that_finds_its_job_in_a_retrys_hands_has_not_taken_the_gate() -
     make_due(job)
     with held_open() as retrying:
         assert fetch("job_for_run", job_id=job.pk)
-        with meanwhile(lambda: edit_job(job, {"priority": 900})) as edit:
-            wait_until_somebody_waits_for(retrying)
+        with waiting_for(retrying, lambda: edit_job(job, {"priority": 900})) as edit:
             assert fetch("lock_live_run", id=run.pk)
             retrying.execute("COMMIT")
             assert edit.result(timeout=60).priority == 900

@@ -12,7 +12,7 @@ from runs.states import LiveState
 from scheduler_project.sdk.ledger.interface import Beat, Claim, CompletedClaim, Ledger
 from scheduler_project.sdk.ledger.postgres import SQL, report_values
 from scheduler_project.sdk.retries import Verdict
-from tests.races.staging import meanwhile, result_after, second_connection, wait_until_somebody_waits_for
+from tests.races.staging import result_after, second_connection, waiting_for
 from tests.runs.ledger.claims import SUCCESS, claim_next, failed, open_ledger, succeeded, tell
 from tests.runs.ledger.claims import either_ledger as ledger
 from tests.support.factories import make_job, make_run, make_worker
@@ -29,8 +29,7 @@ def test_two_reports_racing_release_the_blocked_run_once_and_never_leave_it(ledg
     with second_connection() as first:
         first.execute(SQL["lock_gate"], {"job_id": job.id})
         first.execute(SQL["end_attempts"], _values(claims[0]))
-        with meanwhile(lambda: tell(ledger, claims[1], succeeded(), SUCCESS)) as second:
-            wait_until_somebody_waits_for(first)
+        with waiting_for(first, lambda: tell(ledger, claims[1], succeeded(), SUCCESS)) as second:
             first.execute(SQL["release_gated"], {"jobs": [job.id]})
             first.commit()
             assert second.result(timeout=60) == "succeeded"

@@ -28,14 +28,7 @@ from runs.scheduler.recovery.recover import RecoveryMemory
 from runs.scheduler.recovery_loop import RecoveryLoop
 from runs.scheduler.trigger.suspensions import end_suspension, lock_over_suspension
 from runs.scheduler.trigger.trigger import trigger_due
-from tests.races.staging import (
-    dsn,
-    held_open,
-    meanwhile,
-    result_after,
-    second_connection,
-    wait_until_somebody_waits_for,
-)
+from tests.races.staging import dsn, held_open, result_after, second_connection, waiting_for
 from tests.support.factories import make_due, make_pool, make_suspension, now, post_job
 from tests.support.waiting import wait_until
 
@@ -88,8 +81,7 @@ def test_a_deletion_that_waits_until_it_has_begun_is_refused() -> None:
     suspension = make_suspension(begins_at=begins)
     with held_open() as holder:
         edit_suspension(suspension, {"note": "held"})
-        with meanwhile(lambda: delete_suspension(suspension)) as deletion:
-            wait_until_somebody_waits_for(holder)
+        with waiting_for(holder, lambda: delete_suspension(suspension)) as deletion:
             wait_until(lambda: database_now() > begins, 15, "the suspension to begin")
             holder.execute("COMMIT")
             with pytest.raises(SuspensionHasBegun):

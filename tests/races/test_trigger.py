@@ -13,7 +13,7 @@ from runs.models import LiveRun, MissedSpan, Run
 from runs.scheduler.partitions.lock_session import connect
 from runs.scheduler.trigger.trigger import trigger_due
 from scheduler_project.sdk.ids import run_id
-from tests.races.staging import Session, dsn, meanwhile, result_after, wait_until_somebody_waits_for
+from tests.races.staging import Session, dsn, result_after, waiting_for
 from tests.support.factories import make_due, make_job, now, post_job
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -81,8 +81,7 @@ def test_a_trigger_leaves_a_clock_under_edit_alone_and_the_edit_fires_what_is_du
     due_at = make_due(job)
     first.execute("BEGIN")
     first.execute("SELECT FROM beatkeeper_job_clock WHERE job_id = %s FOR UPDATE", [job.pk])
-    with meanwhile(lambda: pause_job(job)) as pausing, connect(dsn(), "other") as other:
-        wait_until_somebody_waits_for(first)
+    with waiting_for(first, lambda: pause_job(job)) as pausing, connect(dsn(), "other") as other:
         assert trigger_due(other, ALL).runs == 0
         first.execute("COMMIT")
         pausing.result(timeout=60)

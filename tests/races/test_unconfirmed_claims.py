@@ -22,13 +22,7 @@ from scheduler_project.sdk.ledger.interface import (
 from scheduler_project.sdk.ledger.postgres import SQL, claim_values, report_values
 from scheduler_project.sdk.shared.folder import Config, Runtime
 from scheduler_project.sdk.shared.spool import unconfirmed_claim
-from tests.races.staging import (
-    Session,
-    meanwhile,
-    result_after,
-    second_connection,
-    wait_until_somebody_waits_for,
-)
+from tests.races.staging import Session, result_after, second_connection
 from tests.runs.ledger.claims import either_ledger as ledger
 from tests.support.factories import TASK, make_run, make_worker
 
@@ -95,15 +89,9 @@ def test_what_rescue_takes_meanwhile_stays_as_rescue_decided(
 
 def test_rescue_that_comes_too_late_counts_nothing(other: Session, claims: list[Claim]) -> None:
     other.execute(SQL["end_attempts"], report_values([given_back(claim) for claim in claims]))
-    with (
-        second_connection() as rescuer,
-        meanwhile(
-            lambda: fail_claims(rescuer, {claim.run_id: claim.claim_seq for claim in claims}, "lost")
-        ) as lost,
-    ):
-        wait_until_somebody_waits_for(other)
-        other.commit()
-        assert lost.result(timeout=60) == {}
+    numbers = {claim.run_id: claim.claim_seq for claim in claims}
+    with second_connection() as rescuer:
+        assert result_after(other, lambda: fail_claims(rescuer, numbers, "lost")) == {}
         rescuer.commit()
     assert [state_of(claim) for claim in claims] == [UNTRIED] * 3
 
