@@ -18,18 +18,10 @@ from runs.transitions import cancel_live_runs, mark_queued, recall, release_bloc
 from scheduler_project.sdk.errors import LedgerUnavailable
 from scheduler_project.sdk.ledger import postgres
 from scheduler_project.sdk.ledger.clock_skew import RoundTrip
-from scheduler_project.sdk.ledger.interface import (
-    Beat,
-    Claim,
-    ClaimRequest,
-    Ledger,
-    WorkQueue,
-    base_token,
-    given_back,
-)
+from scheduler_project.sdk.ledger.interface import Beat, Claim, Ledger, given_back
 from scheduler_project.sdk.ledger.postgres import SQL, claim_values
 from tests.races.staging import Session, result_after, waiting_for
-from tests.runs.ledger.claims import SUCCESS, claim_next, open_ledger, succeeded, tell
+from tests.runs.ledger.claims import SUCCESS, claim_next, claim_request, open_ledger, succeeded, tell
 from tests.runs.ledger.claims import either_ledger as ledger
 from tests.support.factories import (
     make_job,
@@ -406,5 +398,4 @@ def test_what_a_dispatch_blocks_for_a_pause_lifted_meanwhile_is_found_by_the_nex
 
 
 def _claim_values(job: Job, worker: WorkerNode) -> dict[str, Any]:
-    queue = WorkQueue(0, job.pool_id, job.tenant_id, "")
-    return claim_values(ClaimRequest(worker.incarnation, base_token(), queue, worker.known_targets))
+    return claim_values(claim_request(job, worker=worker, known=worker.known_targets))

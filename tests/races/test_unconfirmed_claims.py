@@ -11,18 +11,12 @@ from runs.states import LiveState
 from runs.transitions import cancel_live_runs
 from scheduler_project.sdk.guard.delivery import Delivery
 from scheduler_project.sdk.guard.held_claims import held_claims
-from scheduler_project.sdk.ledger.interface import (
-    Claim,
-    ClaimRequest,
-    Ledger,
-    WorkQueue,
-    base_token,
-    given_back,
-)
+from scheduler_project.sdk.ledger.interface import Claim, ClaimRequest, Ledger, given_back
 from scheduler_project.sdk.ledger.postgres import SQL, claim_values, report_values
 from scheduler_project.sdk.shared.folder import Config, Runtime
 from scheduler_project.sdk.shared.spool import unconfirmed_claim
 from tests.races.staging import Session, result_after, second_connection
+from tests.runs.ledger.claims import claim_request, queued
 from tests.runs.ledger.claims import either_ledger as ledger
 from tests.support.factories import TASK, make_run, make_worker
 
@@ -32,11 +26,8 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def wanted(job: Job, worker: WorkerNode) -> ClaimRequest:
-    for rank in range(3):
-        make_run(job, LiveState.QUEUED, rank=rank)
-    return ClaimRequest(
-        worker.incarnation, base_token(), WorkQueue(0, job.pool_id, job.tenant_id, ""), [TASK], 3
-    )
+    queued(job, 3)
+    return claim_request(job, 3, worker)
 
 
 @pytest.fixture
@@ -107,7 +98,7 @@ def test_what_is_cancelled_meanwhile_is_cancelled_and_never_began(
 
 
 def test_a_claim_that_another_worker_has_made_since_is_not_touched(
-    ledger: Ledger, delivery: Delivery, claims: list[Claim], job: Job, wanted: ClaimRequest
+    ledger: Ledger, delivery: Delivery, claims: list[Claim], job: Job
 ) -> None:
     """Between the look for what was made and its give-back, rescue and another claim go by."""
     taken = claims[0]
@@ -120,7 +111,7 @@ def test_a_claim_that_another_worker_has_made_since_is_not_touched(
                 fail_claims(rescuer, {taken.run_id: taken.claim_seq}, "lost")
             LiveRun.objects.filter(pk=taken.run_id).update(state=LiveState.READY, wake_at=None)
             LiveRun.objects.filter(pk=taken.run_id).update(state=LiveState.QUEUED)
-            elsewhere = ClaimRequest(make_worker(job.pool).incarnation, base_token(), wanted.queue, [TASK])
+            elsewhere = claim_request(job, worker=make_worker(job.pool))
             again.extend(ledger.claim(elsewhere))
         return original(*arguments)  # type: ignore[arg-type]
 
@@ -133,14 +124,10 @@ def test_a_claim_that_another_worker_has_made_since_is_not_touched(
 
 
 def test_claims_that_were_heard_are_not_found_by_another_token(
-    ledger: Ledger, delivery: Delivery, claims: list[Claim], job: Job
+    ledger: Ledger, delivery: Delivery, claims: list[Claim], job: Job, worker: WorkerNode
 ) -> None:
     run = make_run(job, LiveState.QUEUED)
-    [beside] = ledger.claim(
-        ClaimRequest(
-            claims[0].incarnation, base_token(), WorkQueue(0, job.pool_id, job.tenant_id, ""), [TASK]
-        )
-    )
+    [beside] = ledger.claim(claim_request(job, worker=worker))
     assert beside.run_id == run.run_id
     assert delivery.deliver_all()
     assert state_of(beside)[0] == LiveState.RUNNING
