@@ -109,6 +109,9 @@ class OwnedSlot:
         self.table.drop_ownership(self.index)
 
     def release(self) -> None:
+        # A fork that a task left to itself has this object too, and not the slot.
+        if self._owner[0] != os.getpid():
+            return
         if self.state != FREE:
             self._forget()
             with self.table.hand_over(self.index):

@@ -8,6 +8,7 @@ import secrets
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from uuid import uuid4
 import pytest
 from celery import Celery
 
-from runs.targets.command import isolation, output
+from runs.targets.command import isolation, launcher, output
 from runs.targets.command import run as command
 from runs.targets.command import seccomp as call_filter
 from runs.targets.command.run import execute
@@ -542,3 +543,11 @@ def test_a_secret_environment_variable_is_masked_in_the_log(run: Runner) -> None
     lines = [json.loads(line)["m"] for line in run.store.read(outcome.log).splitlines()]
     assert {f"{name}=***" for name in SECRET_NAMES} <= set(lines)
     assert {f"{name}={values[name]}" for name in HARMLESS_NAMES} <= set(lines)
+
+
+def test_a_launcher_of_another_version_runs_nothing() -> None:
+    """An option that it does not know may be a limit."""
+    command = [sys.executable, "-I", "-S", launcher.__file__, "0", "here", "cpu=7"]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert ended.returncode == launcher.NOT_STARTED
+    assert "restart" in ended.stderr
