@@ -11,8 +11,10 @@ from runs.reasons import Reason
 from runs.sql import SQL as REQUESTS
 from runs.sql import rows
 from runs.states import LiveState
+from scheduler_project.sdk.ids import EPOCH
 from scheduler_project.sdk.ledger.interface import Ledger
 from scheduler_project.sdk.ledger.postgres import SQL
+from scheduler_project.sdk.outcomes import worker_lost
 from tests.races.staging import Session, result_after
 from tests.runs.ledger.claims import claim_next
 from tests.runs.ledger.claims import either_ledger as ledger
@@ -102,8 +104,9 @@ def test_two_losses_of_one_claim_are_one_attempt(first: Session, second: Session
     job = make_job()
     worker = make_worker(job.pool)
     run = make_run(job, LiveState.RUNNING, worker=worker)
+    outcome = worker_lost("lost", EPOCH, EPOCH)
     lost = [transitions.EndedAttempt(run.pk, run.claim_seq, worker.pk, "delayed", 5.0)]
     first.execute("BEGIN")
-    assert transitions.fail_lost_attempts(first, lost, "lost") == {run.pk: "delayed"}
-    assert result_after(first, lambda: transitions.fail_lost_attempts(second, lost, "lost")) == {}
+    assert transitions.end_attempts(first, lost, outcome) == {run.pk: "delayed"}
+    assert result_after(first, lambda: transitions.end_attempts(second, lost, outcome)) == {}
     assert LiveRun.objects.get().losses == 1

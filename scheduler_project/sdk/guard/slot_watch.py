@@ -17,7 +17,7 @@ import signal
 from collections.abc import Sequence
 
 from ..ledger.interface import Claim, token_at
-from ..outcomes import CANCELLED, TIMEOUT, WORKER_LOST, Outcome, now_utc, stated_failure, stopped_outcome
+from ..outcomes import CANCELLED, TIMEOUT, Outcome, now_utc, stopped_outcome, worker_lost
 from ..process import processes
 from ..retries import classified, verdict_on
 from ..shared.claim_record import unpack_claim
@@ -253,4 +253,4 @@ class SlotWatch:
             "fenced": "the worker was cut off from the ledger.",
             "gone": "the claim was no longer its own.",
         }.get(reason, "not by the worker.")
-        return stated_failure(WORKER_LOST, "WorkerLost", line, started_at, finished_at)
+        return worker_lost(line, started_at, finished_at)

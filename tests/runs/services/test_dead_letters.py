@@ -15,6 +15,7 @@ from jobs.models import Job, Tenant
 from jobs.services.definition import delete_job
 from jobs.services.status import cancel_job
 from runs.models import DeadLetter, LiveRun, NodeState, Redrive, RedriveState, Run
+from runs.scheduler.recovery.lost_attempts import fail as fail_claims
 from runs.scheduler.recovery.recover import RecoveryMemory, recover_once
 from runs.services import dead_letters, redrives
 from runs.services import runs as services
@@ -22,6 +23,7 @@ from runs.services.dead_letters import AlreadyDecided, NotDead
 from runs.services.redrives import RedriveIsOver, RedriveUnderWay, allowed
 from runs.states import LiveState
 from scheduler_project.sdk.ledger.postgres import PostgresLedger
+from scheduler_project.sdk.outcomes import worker_lost
 from tests.runs.ledger.claims import DEAD, claim_next, failed, ledger, tell
 from tests.support.factories import (
     make_dead,
@@ -65,7 +67,7 @@ class TestLetters:
         )
         assert (letter.died_at, letter.decision) == (run.finished_at, "")
 
-    def test_so_does_one_that_rescue_gives_up(self, session: psycopg.Connection[Any], job: Job) -> None:
+    def test_so_does_one_that_recovery_gives_up(self, session: psycopg.Connection[Any], job: Job) -> None:
         worker = make_worker(job.pool, state=NodeState.LOST)
         for _ in range(2):
             make_run(job, LiveState.RUNNING, worker=worker, losses=99)
@@ -74,6 +76,19 @@ class TestLetters:
         letters = DeadLetter.objects.all()
         assert {letter.error_class for letter in letters} == {"worker_lost"}
         assert len({letter.fingerprint for letter in letters}) == 1 and letters[0].fingerprint
+
+    @pytest.mark.django_db(transaction=True)
+    def test_a_loss_is_in_one_group_whoever_found_it(
+        self, ledger: PostgresLedger, session: psycopg.Connection[Any], job: Job
+    ) -> None:
+        make_run(job, LiveState.QUEUED)
+        claim = claim_next(ledger, job)
+        assert claim is not None
+        tell(ledger, claim, worker_lost("The process that ran it was killed.", now(), now()), DEAD)
+        lost = make_run(job, LiveState.RUNNING, worker=make_worker(job.pool, state=NodeState.LOST), losses=99)
+        assert fail_claims(session, {lost.pk: lost.claim_seq}, "The worker was lost.") == {lost.pk: "dead"}
+        [group] = dead_letters.groups([job.tenant_id])
+        assert (group.size, group.error_type) == (2, "WorkerLost")
 
     @pytest.mark.parametrize("state", ["succeeded", "cancelled", "skipped"])
     def test_nothing_else_does(self, job: Job, state: Any) -> None:
