@@ -316,6 +316,13 @@ class TestBlockedRuns:
         rescue(session)
         assert self.states(runs) == ["ready", "blocked"]
 
+    def test_a_queued_run_whose_target_nobody_knows_is_withdrawn(self, session: Session) -> None:
+        job = make_job()
+        make_worker(job.pool, known_targets=["other"])
+        run = make_run(job, LiveState.QUEUED, queued_at=now() - LEASE - SECOND)
+        done = rescue(session)
+        assert (done.withdrawn, done.released, self.states([run])) == (1, 0, ["ready"])
+
     @pytest.mark.parametrize("reason", ["not_allowed", "not_exported"])
     def test_runs_that_are_permitted_again_are_released(self, session: Session, reason: str) -> None:
         pool = make_pool(shared=False, exported_tasks=[])
