@@ -1,6 +1,7 @@
-"""Move runs from state to state: every such write of the platform. The worker's own are in its ledger.
+"""Move runs from state to state, each move by one guarded statement.
 
-Each is one guarded statement. A row that does not come back was moved by another process first, which is a normal
+Elsewhere are a worker's own moves (its ledger), retries that their budget releases (recovery/retry_budget.py) and a
+back-off that a person ends (services/runs.py). A row that does not come back was moved by another process first, which is a normal
 answer. Callers that need gates lock them before; rows are locked by id, and rows locked by others are skipped.
 """
 
