@@ -97,7 +97,7 @@ def test_a_batch_that_meets_the_loss_of_one_of_its_runs_tells_the_others(
     other.execute("SELECT")
     assert fail_claims(other, {lost.run_id: lost.claim_seq}, "lost")
     states = result_after(other, lambda: ledger.report(ends(claims)).states)
-    assert states == ["succeeded", "delayed", "succeeded"], "what rescue decided stands"
+    assert states == ["succeeded", "delayed", "succeeded"], "what recovery decided stands"
 
 
 def test_a_batch_reported_twice_at_once_is_one_attempt_of_each(

@@ -1,4 +1,4 @@
-"""Reports, rescuers, dispatch and people at one breaker, each on its own connection: the gate puts them in a row."""
+"""Reports, recovery, dispatch and people at one breaker, each on its own connection: the gate puts them in a row."""
 
 from contextlib import ExitStack
 from datetime import timedelta
@@ -61,7 +61,7 @@ def test_two_failures_reported_at_once_are_two(ledger: Ledger, job: Job) -> None
     assert (Breaker.objects.get().state, Breaker.objects.get().failures) == (BreakerState.OPEN, 2)
 
 
-def test_two_rescuers_send_one_probe(first: Session, second: Session, job: Job) -> None:
+def test_two_recoveries_send_one_probe(first: Session, second: Session, job: Job) -> None:
     opened(job)
     held(job, 3)
     with first.transaction():

@@ -80,9 +80,9 @@ def test_of_a_callback_and_a_missed_deadline_the_first_ends_the_attempt(ledger: 
 def test_a_callback_after_a_missed_deadline_learns_of_it(ledger: Ledger) -> None:
     claim, token = waiting(ledger)
     overdue = callbacks.overdue(django_session(), now() + timedelta(days=1), 100)
-    with second_connection() as rescue:
-        rescue.execute(SQL["end_attempts"], report_values(overdue))
-        assert result_after(rescue, lambda: complete(claim, token)) == "callback_over"
+    with second_connection() as recovery:
+        recovery.execute(SQL["end_attempts"], report_values(overdue))
+        assert result_after(recovery, lambda: complete(claim, token)) == "callback_over"
     assert LiveRun.objects.get().state == LiveState.DELAYED
     assert Attempt.objects.get().outcome == "timeout"
 

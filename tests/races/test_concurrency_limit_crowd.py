@@ -138,7 +138,7 @@ def _end(own: PostgresLedger | RemoteLedgers, claim: Claim, chance: random.Rando
 
 
 def test_limits_and_waiting_are_exact_with_everybody_at_once(way_to_either_ledger: WayToLedger) -> None:
-    """Two dispatchers, which production never has, triggers, workers, rescue, cancels, and a limit that is edited."""
+    """Two dispatchers, which production never has, triggers, workers, recovery, cancels, and a limit that is edited."""
     pool, tenant = make_pool(), make_tenant()
     shared = {"tenant": tenant, "pool": pool}
     limited = make_job(**shared, max_concurrency=LIMIT, spec={"retry": AGAIN})  # type: ignore[arg-type]
@@ -153,7 +153,7 @@ def test_limits_and_waiting_are_exact_with_everybody_at_once(way_to_either_ledge
     for name in ("first", "second"):
         crowd.session(name, lambda session: dispatch_pool(session, pool.pk, now()))
     memory = RecoveryMemory()
-    crowd.session("rescue", lambda session: recover_once(session, memory, now()))
+    crowd.session("recovery", lambda session: recover_once(session, memory, now()))
     crowd.session("trigger", lambda session: trigger_due(session, ALL))
     crowd.watch(OVER_THE_LIMIT, limited.pk, LIMIT)
     crowd.watch(OVER_THE_LIMIT, ending.pk, 1)

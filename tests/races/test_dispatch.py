@@ -1,4 +1,4 @@
-"""Dispatch, rescue and cancel against claims and reports, each on its own connection."""
+"""Dispatch, recovery and cancel against claims and reports, each on its own connection."""
 
 from datetime import timedelta
 from typing import Any
@@ -232,7 +232,7 @@ def test_a_dispatch_that_meets_a_cancel_marks_nothing(first: Session, second: Se
     assert not LiveRun.objects.exists()
 
 
-def test_a_rescue_that_meets_a_report_waits_and_takes_nothing(
+def test_a_recovery_that_meets_a_report_waits_and_takes_nothing(
     ledger: Ledger, first: Session, second: Session
 ) -> None:
     job = make_job()
@@ -245,7 +245,7 @@ def test_a_rescue_that_meets_a_report_waits_and_takes_nothing(
     assert not Attempt.objects.exists()
 
 
-def test_a_report_after_the_rescue_changes_nothing(ledger: Ledger, first: Session) -> None:
+def test_a_report_after_recovery_changes_nothing(ledger: Ledger, first: Session) -> None:
     job = make_job()
     claim = claimed(ledger, job)
     assert fail_claims(first, {claim.run_id: claim.claim_seq}, "lost") == {claim.run_id: "delayed"}
@@ -255,7 +255,7 @@ def test_a_report_after_the_rescue_changes_nothing(ledger: Ledger, first: Sessio
     assert [attempt.outcome for attempt in Attempt.objects.all()] == ["lost"]
 
 
-def test_a_report_after_rescue_and_a_second_claim_changes_nothing(ledger: Ledger, first: Session) -> None:
+def test_a_report_after_recovery_and_a_second_claim_changes_nothing(ledger: Ledger, first: Session) -> None:
     job = make_job()
     claim = claimed(ledger, job)
     fail_claims(first, {claim.run_id: claim.claim_seq}, "lost")
@@ -270,7 +270,7 @@ def test_a_report_after_rescue_and_a_second_claim_changes_nothing(ledger: Ledger
 
 
 def test_a_heartbeat_that_lands_in_time_spares_its_node(first: Session, second: Session) -> None:
-    """Rescue has read the silent nodes; before it writes, one of them is heard of again."""
+    """Recovery has read the silent nodes; before it writes, one of them is heard of again."""
     job = make_job()
     silent = now() - 31 * SECOND
     worker = make_worker(job.pool, last_beat_at=silent)

@@ -314,9 +314,9 @@ class TestEndingOthers:
         assert Run.objects.get(pk=earlier.pk).state == "cancelled"
 
 
-class TestRescue:
+class TestRecovery:
     def test_a_loss_leaves_a_claim_whose_gate_somebody_holds(self, first: Session, second: Session) -> None:
-        """Whoever is frozen with a gate in his hands must not stop the rescue of others."""
+        """Whoever is frozen with a gate in his hands must not stop the recovery of others."""
         job = job_with("buffer_one", retry={"max_attempts": 1, "backoff": "fixed", "base": 1.0, "cap": 1.0})
         lost = make_run(job, LiveState.RUNNING, worker=make_worker(job.pool), planned_at=now() - MINUTE)
         other = make_run(make_job(), LiveState.RUNNING)
@@ -359,7 +359,7 @@ class TestRescue:
         waiting(job)
         first.execute("BEGIN")
         assert fail_claims(first, {claim.run_id: claim.claim_seq}, "lost") == {claim.run_id: "dead"}
-        # The attempt that rescue ended is answered for, and nothing is let go a second time.
+        # The attempt that recovery ended is answered for, and nothing is let go a second time.
         assert result_after(first, lambda: tell(ledger, claim, succeeded(), SUCCESS)) == "dead"
         assert unfinished(job) == [("ready", "")]
 

@@ -195,12 +195,12 @@ def test_a_run_asked_for_while_the_job_is_cancelled_is_refused() -> None:
 
 def test_a_retry_that_meets_the_wake_up_of_the_run_is_refused_and_not_doubled() -> None:
     run = Run.objects.get(pk=make_run(post_job(), LiveState.DELAYED).pk)
-    with second_connection() as rescue:
-        rescue.execute(
+    with second_connection() as recovery:
+        recovery.execute(
             "UPDATE beatkeeper_live_run SET state = 'ready', wake_at = NULL WHERE id = %s", [run.pk]
         )
         with pytest.raises(Exception, match="the run is ready"):
-            result_after(rescue, lambda: retry_run(run))
+            result_after(recovery, lambda: retry_run(run))
     assert Run.objects.count() == LiveRun.objects.count() == 1
 
 

@@ -1,4 +1,4 @@
-"""Rescue lets go and takes back while somebody else has the run in hand: it is stepped over, never moved twice."""
+"""Recovery lets go and takes back while somebody else has the run in hand: it is stepped over, never moved twice."""
 
 from datetime import timedelta
 
@@ -100,7 +100,7 @@ def test_a_worker_that_leaves_while_it_is_lost_stays_lost(first: Session, second
 
 
 def test_two_losses_of_one_claim_are_one_attempt(first: Session, second: Session) -> None:
-    """Rescue of a scheduler that believes it still holds its lock."""
+    """Recovery of a scheduler that believes it still holds its lock."""
     job = make_job()
     worker = make_worker(job.pool)
     run = make_run(job, LiveState.RUNNING, worker=worker)

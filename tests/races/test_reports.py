@@ -63,11 +63,11 @@ def test_acknowledged_cancel_of_a_run_that_is_just_ending_changes_nothing(ledger
 
 def test_report_that_meets_an_uncommitted_loss_waits_and_changes_nothing(ledger: Ledger) -> None:
     claim = _claim_one(ledger, make_job())
-    with second_connection() as rescuer:
-        rescuer.execute(
+    with second_connection() as recovering:
+        recovering.execute(
             "UPDATE beatkeeper_live_run SET state = 'ready', worker = NULL, claim_token = NULL, claimed_at = NULL"
         )
-        assert result_after(rescuer, lambda: tell(ledger, claim, succeeded(), SUCCESS)) is None
+        assert result_after(recovering, lambda: tell(ledger, claim, succeeded(), SUCCESS)) is None
     assert LiveRun.objects.get().state == LiveState.READY
     assert Run.objects.get().state is None
 

@@ -232,18 +232,18 @@ def test_two_changes_of_one_time_are_one_and_the_last_counts() -> None:
 
 
 @pytest.fixture
-def rescuing() -> Iterator[RecoveryLoop]:
-    with LockSession(dsn(), "rescue of a test") as session:
+def recovery() -> Iterator[RecoveryLoop]:
+    with LockSession(dsn(), "recovery of a test") as session:
         yield RecoveryLoop(session, RecoveryMemory(), lambda: None)
 
 
-def test_the_rescue_loop_lets_paused_jobs_go_on(rescuing: RecoveryLoop) -> None:
+def test_the_recovery_loop_lets_paused_jobs_go_on(recovery: RecoveryLoop) -> None:
     job, later = post_job(schedule={"every": 60}), post_job(schedule={"every": 60})
     paused_until_now(job)
     pause_job(later, "", now() + HOUR)
 
     def went_on() -> bool:
-        rescuing.step()
+        recovery.step()
         return Job.objects.get(pk=job.pk).status == JobStatus.ACTIVE
 
     wait_until(went_on, 10, "the job to go on")

@@ -59,7 +59,9 @@ def test_a_request_that_is_still_under_way_is_waited_for(
 ) -> None:
     other.execute(SQL["claim"], claim_values(wanted))
     assert not delivery.deliver_all()
-    assert held_claims(delivery._runtime).tokens == set(wanted.tokens), "or rescue would count a loss of each"
+    assert held_claims(delivery._runtime).tokens == set(wanted.tokens), (
+        "or recovery would count a loss of each"
+    )
     other.commit()
     assert LiveRun.objects.filter(state=LiveState.RUNNING).count() == 3
     assert delivery.deliver_all()
@@ -67,7 +69,7 @@ def test_a_request_that_is_still_under_way_is_waited_for(
     assert not held_claims(delivery._runtime).tokens
 
 
-def test_what_rescue_takes_meanwhile_stays_as_rescue_decided(
+def test_what_recovery_takes_meanwhile_stays_as_recovery_decided(
     delivery: Delivery, other: Session, claims: list[Claim]
 ) -> None:
     lost = claims[1]
@@ -78,12 +80,12 @@ def test_what_rescue_takes_meanwhile_stays_as_rescue_decided(
     assert Attempt.objects.filter(run=lost.run_id).count() == 1
 
 
-def test_rescue_that_comes_too_late_counts_nothing(other: Session, claims: list[Claim]) -> None:
+def test_recovery_that_comes_too_late_counts_nothing(other: Session, claims: list[Claim]) -> None:
     other.execute(SQL["end_attempts"], report_values([given_back(claim) for claim in claims]))
     numbers = {claim.run_id: claim.claim_seq for claim in claims}
-    with second_connection() as rescuer:
-        assert result_after(other, lambda: fail_claims(rescuer, numbers, "lost")) == {}
-        rescuer.commit()
+    with second_connection() as recovering:
+        assert result_after(other, lambda: fail_claims(recovering, numbers, "lost")) == {}
+        recovering.commit()
     assert [state_of(claim) for claim in claims] == [UNTRIED] * 3
 
 
@@ -100,15 +102,15 @@ def test_what_is_cancelled_meanwhile_is_cancelled_and_never_began(
 def test_a_claim_that_another_worker_has_made_since_is_not_touched(
     ledger: Ledger, delivery: Delivery, claims: list[Claim], job: Job
 ) -> None:
-    """Between the look for what was made and its give-back, rescue and another claim go by."""
+    """Between the look for what was made and its give-back, recovery and another claim go by."""
     taken = claims[0]
     original = ledger.report
     again: list[Claim] = []
 
     def overtaken(*arguments: object) -> object:
         if not again:
-            with second_connection() as rescuer:
-                fail_claims(rescuer, {taken.run_id: taken.claim_seq}, "lost")
+            with second_connection() as recovering:
+                fail_claims(recovering, {taken.run_id: taken.claim_seq}, "lost")
             LiveRun.objects.filter(pk=taken.run_id).update(state=LiveState.READY, wake_at=None)
             LiveRun.objects.filter(pk=taken.run_id).update(state=LiveState.QUEUED)
             elsewhere = claim_request(job, worker=make_worker(job.pool))

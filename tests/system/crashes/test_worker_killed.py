@@ -139,6 +139,6 @@ def test_a_pool_of_one_worker_recovers_when_it_is_started_again(platform: Platfo
 
 
 def assert_the_guard_reported(platform: Platform, run: Row, times: int = 1) -> None:
-    """Rescue would have come to the same, later and without naming a type."""
+    """Recovery would have come to the same, later."""
     outcomes = [(attempt["outcome"], attempt["error_type"]) for attempt in platform.attempts(run)]
     assert outcomes == [("lost", "WorkerLost")] * times + [("succeeded", "")]
