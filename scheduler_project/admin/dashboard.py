@@ -218,6 +218,6 @@ class VisiblePlatform:
         return [{"what": one.what, "do": one.do} for one in found if one.level == Level.PROBLEM]
 
     def own_problems(self) -> list[dict[str, str]]:
-        parked = self.own(Job.objects.present().filter(status=JobStatus.UNRUNNABLE))
+        unrunnable = self.own(Job.objects.present().filter(status=JobStatus.UNRUNNABLE))
         do = "correct what the note names, then resume it"
-        return [{"what": f"{job} is unrunnable: {job.status_note}", "do": do} for job in parked[:LISTED]]
+        return [{"what": f"{job} is unrunnable: {job.status_note}", "do": do} for job in unrunnable[:LISTED]]

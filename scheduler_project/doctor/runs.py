@@ -158,11 +158,11 @@ def _pools_of_several_with_commands() -> list[str]:
 
 @fine_unless_found("no job is unrunnable")
 def unrunnable_jobs() -> Findings:
-    parked = Job.objects.present().filter(status=JobStatus.UNRUNNABLE)
-    count = parked.count()
+    unrunnable = Job.objects.present().filter(status=JobStatus.UNRUNNABLE)
+    count = unrunnable.count()
     if not count:
         return
-    shown = parked.select_related("tenant")[:SHOWN]
+    shown = unrunnable.select_related("tenant")[:SHOWN]
     named = "; ".join(f"{job.tenant}/{job.name}: {job.status_note}" for job in shown)
     yield problem(
         f"{counted(count, 'job is', 'jobs are')} unrunnable: {named}",

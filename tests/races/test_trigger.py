@@ -95,17 +95,17 @@ def test_a_trigger_leaves_a_clock_under_edit_alone_and_the_edit_fires_what_is_du
 def test_a_job_that_a_request_holds_keeps_no_other_job_from_its_runs(
     first: Session, second: Session, schedule: dict[str, Any] | None
 ) -> None:
-    """A process that stands still in the middle of a run-now: its job cannot finish or be parked meanwhile."""
+    """A process that stands still in the middle of a run-now: its job cannot finish or become unrunnable meanwhile."""
     once = {"at": (now() - SECOND).isoformat()}
     held, other = make_job(spec={"schedule": schedule or once}), make_job()
     due, _ = make_due(held), make_due(other)
     with first.transaction():
         first.execute("SELECT FROM beatkeeper_job WHERE id = %s FOR SHARE", [held.pk])
         done = trigger_due(second, ALL)
-        assert (done.runs, done.finished, done.parked) == (1, 0, 0)
+        assert (done.runs, done.finished, done.unrunnable) == (1, 0, 0)
         assert len(planned(other)) == 1 and next_run_at(held) == due
     done = trigger_due(second, ALL)
-    assert (done.finished, done.parked) == ((0, 1) if schedule else (1, 0))
+    assert (done.finished, done.unrunnable) == ((0, 1) if schedule else (1, 0))
 
 
 def test_a_trigger_that_follows_another_at_once_sees_its_unfinished_run(
