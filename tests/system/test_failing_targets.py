@@ -1,4 +1,4 @@
-"""What fails again and again, with real processes: a breaker that opens and closes, and a desk worked off at a pace."""
+"""What fails again and again, with real processes: a breaker that opens and closes, and a group redriven at a pace."""
 
 import signal
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What dies lands on the desk with its end; what is decided of it is decided once."""
+"""What dies has a dead letter with its end; what is decided of it is decided once."""
 
 from datetime import timedelta
 from typing import Any
@@ -120,8 +120,8 @@ class TestGroups:
         for dead in (job, other):
             make_dead(dead)
         assert {group.tenant_id for group in dead_letters.groups(None)} == {tenant.pk, other.tenant_id}
-        assert dead_letters.open_letters(None) == 2
-        assert dead_letters.open_letters([tenant.pk]) == 1
+        assert dead_letters.count_open(None) == 2
+        assert dead_letters.count_open([tenant.pk]) == 1
 
     def test_what_is_decided_is_not_in_them(self, tenant: Tenant, job: Job) -> None:
         run = make_dead(job)
@@ -176,7 +176,7 @@ class TestRedriving:
             assert isinstance(done.refused[identity], NotDead)
         assert DeadLetter.objects.get(pk=of_others.pk).decision == ""
 
-    def test_a_retry_by_hand_takes_it_off_the_desk(self, job: Job) -> None:
+    def test_a_retry_by_hand_closes_its_dead_letter(self, job: Job) -> None:
         dead = make_dead(job)
         again = services.retry_run(dead)
         letter = DeadLetter.objects.get()
@@ -185,7 +185,7 @@ class TestRedriving:
         letter.refresh_from_db()
         assert letter.redriven_as == again.pk
 
-    def test_what_dies_again_is_on_the_desk_again(self, tenant: Tenant, job: Job) -> None:
+    def test_what_dies_again_is_open_again(self, tenant: Tenant, job: Job) -> None:
         done = dead_letters.redrive(tenant, [make_dead(job).pk])
         (again,) = done.runs.values()
         for state in ("queued", "running"):
@@ -201,7 +201,7 @@ class TestRedriving:
 
 
 class TestDismissing:
-    def test_it_leaves_the_desk_with_a_note(self, tenant: Tenant, job: Job) -> None:
+    def test_it_is_closed_with_a_note(self, tenant: Tenant, job: Job) -> None:
         dead = make_dead(job)
         dead_letters.dismiss(tenant, [dead.pk], "known bug 7")
         letter = DeadLetter.objects.get()
@@ -258,7 +258,7 @@ class TestGroupsOnTheirWay:
         redrives.start(tenant, "f00d", 1)
         assert [redrives.work_off() for _ in range(3)] == [1, 0, 0]
 
-    def test_what_dies_meanwhile_waits_on_the_desk(self, tenant: Tenant, job: Job) -> None:
+    def test_what_dies_meanwhile_stays_open(self, tenant: Tenant, job: Job) -> None:
         make_dead(job, finished_at=now() - SECOND)
         redrive = redrives.start(tenant, "f00d", 6000)
         later = make_dead(job, finished_at=now() + SECOND)
