@@ -56,7 +56,7 @@ class SlotWatch:
         try:
             self.look_at(index, now)
         except Exception:
-            logger.exception("A look at slot %d failed", index)
+            logger.exception("Slot %d could not be checked", index)
 
     def look_at(self, index: int, now: float) -> None:
         # The kernel gives the owner's byte to us only when the owner is dead.
@@ -77,7 +77,7 @@ class SlotWatch:
             self.fence_off(index, slot)
         elif slot is not None and slot.state == HELD:
             self.enforce(slot, now)
-            self.shed(slot, now)
+            self.give_back_waiting(slot, now)
 
     # A body that must not go on.
 
@@ -147,7 +147,7 @@ class SlotWatch:
 
     # A batch whose owner lives.
 
-    def shed(self, slot: Slot, now: float) -> None:
+    def give_back_waiting(self, slot: Slot, now: float) -> None:
         """Give back what waits behind a long run, and what is cancelled or gone before it is begun."""
         if slot.count == 1:
             return

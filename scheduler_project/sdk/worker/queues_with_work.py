@@ -46,7 +46,7 @@ class QueueServer:
             self.serve_queues()
 
     def _failed(self, error: Exception) -> None:
-        logger.error("A look at the runs in the pool failed", exc_info=error)
+        logger.error("The runs of the pool could not be served", exc_info=error)
 
     def serve_queues(self) -> None:
         """Act on each response once."""
