@@ -76,7 +76,7 @@ class RunHooks:
 
     def job_ended(self, job: Job, now: datetime, reason: str) -> None:
         catch_up.give_up(django_session(), job.pk, Reason.JOB_ENDED)
-        # The caller holds the clock, as whoever writes missed times.
+        # The caller holds the clock, as every writer of missed times does.
         change(django_session(), "drop_moved", {"job": job.pk, "now": now, "reason": Reason.JOB_ENDED})
         cancel_unfinished(job, reason)
 

@@ -1,8 +1,9 @@
 """Move runs from state to state, each move by one guarded statement.
 
 Elsewhere are a worker's own moves (its ledger), retries that their budget releases (recovery/retry_budget.py) and a
-back-off that a person ends (services/runs.py). A row that does not come back was moved by another process first, which is a normal
-answer. Callers that need gates lock them before; rows are locked by id, and rows locked by others are skipped.
+back-off that a person ends (services/runs.py). A row that does not come back was moved by another process first, which
+is a normal answer. Callers that need gates lock them before; rows are locked by id, and rows locked by others are
+skipped.
 """
 
 from collections.abc import Mapping, Sequence

@@ -26,8 +26,8 @@ def read_catch_up(value: object, *_: object) -> Json:
         raise invalid("catch_up.policy", f"{abbreviate(policy)} is not available", available)
     # A run for an older time would find no partition any more.
     longest = timedelta(days=settings.HOT_PERIOD_DAYS - 2)
-    asked = given.get("window", DEFAULT_CATCH_UP["window"])
-    window = durations.read(asked, "catch_up.window", timedelta(seconds=1), longest)
+    length = given.get("window", DEFAULT_CATCH_UP["window"])
+    window = durations.read(length, "catch_up.window", timedelta(seconds=1), longest)
     read = {"policy": policy, "window": window.total_seconds()}
     if policy == "all":
         merged = {**DEFAULT_ALL, **given}

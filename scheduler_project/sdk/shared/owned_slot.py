@@ -130,7 +130,7 @@ class OwnedSlot:
 
     @contextlib.contextmanager
     def _moving(self, state: int) -> Iterator[SlotRecord]:
-        """Change the state and what belongs to it, while the guard keeps its hands off."""
+        """Change the state and what belongs to it, while the guard must leave the slot alone."""
         # The lock keeps a kill of the claim before from hitting the next one; the sequence number keeps readers,
         # which take no lock, from seeing both at once.
         with self.table.hand_over(self.index), self.record.writing():
