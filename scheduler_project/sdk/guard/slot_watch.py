@@ -1,4 +1,4 @@
-"""One slot of a worker: its limits enforced, its body stopped or killed, what a dead owner left reported.
+"""Watch one slot of a worker: enforce its limits, stop or kill its body, report what a dead owner left.
 
 - Without an answered heartbeat in time, whatever holds a claim is killed before anybody else may take it over. A slot
   that runs a task of the host's is left alone.
