@@ -118,7 +118,7 @@ def test_a_worker_that_is_stopped_gives_its_run_back_uncounted(platform: Platfor
 
 
 def test_a_pool_of_one_worker_recovers_when_it_is_started_again(platform: Platform, gate: Path) -> None:
-    """Kill the one worker of a pool: the brake for mass losses must not hold that for longer.
+    """Kill the one worker of a pool: the hold on mass losses must not keep it for longer.
 
     The new worker must not keep its namesake's claims alive either.
     """
