@@ -33,7 +33,7 @@ class ResourceView(GenericAPIView[Any]):
 
 
 class NamedView(ResourceView, RetrieveAPIView[Any]):
-    # Said of a name that the tenant has not.
+    # The answer to a name that the tenant has not.
     missing: ClassVar[str]
 
     def get_object(self) -> Any:

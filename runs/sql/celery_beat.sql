@@ -77,7 +77,7 @@ WITH wanted AS (
                          %(missed)s::timestamptz[], %(messages)s::uuid[])
         AS wanted (task_id, version, planned_at, missed_since, message_id)
 ), held AS MATERIALIZED (
-    -- What has none of the other schedules is clocked: one that is not said to be one_off has no second time either.
+    -- What has none of the other schedules is clocked: one without one_off has no second time either.
     SELECT wanted.*, task.name, task.task,
            planned_at IS NULL OR one_off OR coalesce(interval_id, crontab_id, solar_id) IS NULL AS is_over
     FROM django_celery_beat_periodictask task
@@ -129,7 +129,7 @@ WHERE firing.id = ANY (%(firings)s) AND firing.owner <> %(owner)s AND state IN (
 RETURNING firing.id, firing.state;
 
 -- name: publish_firings
--- Said before the first byte goes to the broker; with what their messages need, as the tasks are now.
+-- Written before the first byte goes to the broker; returns what their messages need, as the tasks are now.
 WITH quick AS (SELECT set_config('synchronous_commit', 'off', true))
 UPDATE beatkeeper_celery_firing firing
 SET state = 'publishing'

@@ -36,7 +36,7 @@ class AmqpSession:
         self.broker = broker
         self.declared: set[str] = set()
         self.confirmed = self.nacked = 0
-        # During a memory or disk alarm the broker reads nothing more from us, and has said so.
+        # During a memory or disk alarm the broker reads nothing more from us, and has reported it.
         self.blocked = False
         self._refused: dict[str, float] = {}
         # Sent and not confirmed yet, by number.

@@ -142,8 +142,8 @@ class Rabbitmqctl:
         except (OSError, subprocess.TimeoutExpired) as error:
             raise Conflict(f"{self._command[0]} cannot be run: {type(error).__name__}") from None
         if done.returncode:
-            said = done.stderr.strip().splitlines()
+            lines = done.stderr.strip().splitlines()
             raise Conflict(
-                f"{self._command[0]} {arguments[0]} failed: {said[-1] if said else 'without a word'}"
+                f"{self._command[0]} {arguments[0]} failed: {lines[-1] if lines else 'without a message'}"
             )
         return done.stdout
