@@ -185,9 +185,8 @@ def _end(redrive: Redrive, state: RedriveState, now: datetime, by: str = "") -> 
 
 def left(redrive: Redrive) -> int:
     """Count the dead letters that are left, up to a bound."""
-    if redrive.state != RedriveState.WORKING:
-        return 0
-    return len(_next_of_group(redrive, dead_letters.MAX_COUNTED))
+    working = redrive.state == RedriveState.WORKING
+    return len(_next_of_group(redrive, dead_letters.MAX_COUNTED)) if working else 0
 
 
 def audit_snapshot(redrive: Redrive) -> Json:

@@ -110,9 +110,8 @@ def _runs_with_work() -> QuerySet[LiveRun]:
 def _unserved_runs() -> tuple[Counter[str], Counter[tuple[str, str]]]:
     """Count runs without a living worker by pool, and those whose target no such worker knows by pool and target."""
     known: dict[tuple[str, int | None], set[str]] = {}
-    for pool, tenant, targets in WorkerNode.objects.living().values_list(
-        "pool__slug", "tenant", "known_targets"
-    ):
+    living = WorkerNode.objects.living().values_list("pool__slug", "tenant", "known_targets")
+    for pool, tenant, targets in living:
         known.setdefault((pool, tenant), set()).update(targets)
     alone, unknown = Counter[str](), Counter[tuple[str, str]]()
     wanted = _runs_with_work().values_list("pool__slug", "tenant", "target_key").annotate(runs=Count("pk"))
@@ -159,8 +158,7 @@ def _pools_of_several_with_commands() -> list[str]:
 @fine_unless_found("no job is unrunnable")
 def unrunnable_jobs() -> Findings:
     unrunnable = Job.objects.present().filter(status=JobStatus.UNRUNNABLE)
-    count = unrunnable.count()
-    if not count:
+    if not (count := unrunnable.count()):
         return
     shown = unrunnable.select_related("tenant")[:SHOWN]
     named = "; ".join(f"{job.tenant}/{job.name}: {job.status_note}" for job in shown)

@@ -142,8 +142,6 @@ class Rabbitmqctl:
         except (OSError, subprocess.TimeoutExpired) as error:
             raise Conflict(f"{self._command[0]} cannot be run: {type(error).__name__}") from None
         if done.returncode:
-            lines = done.stderr.strip().splitlines()
-            raise Conflict(
-                f"{self._command[0]} {arguments[0]} failed: {lines[-1] if lines else 'without a message'}"
-            )
+            last = (done.stderr.strip().splitlines() or ["without a message"])[-1]
+            raise Conflict(f"{self._command[0]} {arguments[0]} failed: {last}")
         return done.stdout

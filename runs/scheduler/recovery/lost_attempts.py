@@ -58,8 +58,7 @@ def fail(connection: Connection, claims: Mapping[UUID, int], line: str) -> dict[
         found = [LostClaim(*row) for row in rows(connection, "claims_to_decide", {"ids": sorted(claims)})]
         busy = overlap.lock_gates(connection, {claim.job_id: True for claim in found if claim.gated})
         ours = [claim for claim in found if claim.seq == claims[claim.run_id] and claim.job_id not in busy]
-        lost = [_decide(claim, outcome) for claim in ours]
-        states = transitions.end_attempts(connection, lost, outcome)
+        states = transitions.end_attempts(connection, [_decide(claim, outcome) for claim in ours], outcome)
         gated = [claim for claim in ours if claim.gated]
         for claim in gated:
             if states.get(claim.run_id) in (DEAD, DELAYED):

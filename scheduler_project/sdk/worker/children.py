@@ -111,11 +111,9 @@ def must_be_replaced(config: Config, done: int) -> bool:
 
     The memory that a child began with is looked at after a run only, or it would end before its first.
     """
-    is_old = 0 < config.runs_per_child <= done
     # In KiB, as the host's own pool measures it.
-    return is_old or (
-        done > 0 and 0 < config.memory_per_child < resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    )
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss if done else 0
+    return 0 < config.runs_per_child <= done or 0 < config.memory_per_child < memory
 
 
 def serve_queue(loop: ClaimLoop, queue: WorkQueue) -> int:
