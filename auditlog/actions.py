@@ -10,7 +10,7 @@ class Action(TextChoices):
     JOB_RESUMED = "job.resumed"
     JOB_CANCELLED = "job.cancelled"
     JOB_DELETED = "job.deleted"
-    JOB_PARKED = "job.parked"
+    JOB_UNRUNNABLE = "job.unrunnable"
     RUN_REQUESTED = "run.requested"
     RUN_CANCELLED = "run.cancelled"
     RUN_CANCEL_REQUESTED = "run.cancel_requested"

@@ -30,7 +30,7 @@ Waiting = TypeVar("Waiting", Declaration, RunRequest)
 
 MAX_WAIT = "2s"
 NO_LONGER_DECLARED = "it is no longer declared by its code base"
-# The database's troubles are nobody's declaration's. Runs speak to it without Django's own errors in between.
+# Errors of the database, not of a declaration. Runs use psycopg without Django's own errors in between.
 TROUBLES = (OperationalError, InterfaceError, psycopg.OperationalError, psycopg.InterfaceError)
 
 
@@ -79,12 +79,12 @@ def _apply_next(
     row = free.filter(applied_at=None).exclude(pk__in=put_off).first()
     if row is None:
         return False
-    wish = f"the {row._meta.verbose_name} {row} of {row.tenant.slug}"
+    name = f"the {row._meta.verbose_name} {row} of {row.tenant.slug}"
     try:
-        row.error = fulfil(wish, row.pool, partial(act, row))
+        row.error = act_for_code(name, row.pool, partial(act, row))
     except (OperationalError, psycopg.OperationalError) as error:
         put_off.add(row.pk)
-        logger.warning("%s is put off: %s", wish, type(error).__name__)
+        logger.warning("%s is put off: %s", name, type(error).__name__)
         raise PutOff(PutOff.__doc__) from error
     row.applied_at = database_now()
     row.save(update_fields=["error", "applied_at", *changed])
@@ -121,12 +121,12 @@ def declare(
 ) -> None:
     """Record declarations; those that are new, changed, refused before or to be put back wait to be applied.
 
-    `of_key`: a worker's key says so, which may not take what another pool declares.
+    `of_key`: by a worker's key, which may not take what another pool declares.
     """
     # In one order, so that two code bases that start at once do not wait for each other.
     for spec in sorted(specs, key=lambda one: str(one["name"])):
-        said = {key: value for key, value in spec.items() if key not in ("name", "source")}
-        fields = {"pool": pool, "source": str(spec.get("source") or "")[:200], "spec": said}
+        definition = {key: value for key, value in spec.items() if key not in ("name", "source")}
+        fields = {"pool": pool, "source": str(spec.get("source") or "")[:200], "spec": definition}
         declaration, new = Declaration.objects.select_for_update().get_or_create(
             tenant=tenant, name=spec["name"], defaults={**fields, "of_key": of_key}
         )
@@ -162,7 +162,7 @@ def _apply(declaration: Declaration) -> None:
         _create_or_edit(declaration)
 
 
-def fulfil(wish: str, pool: Pool, act: Callable[[], None]) -> str:
+def act_for_code(name: str, pool: Pool, act: Callable[[], None]) -> str:
     """Act for a code base in a savepoint; return the reason if it cannot be done, or an empty text."""
     with acting_for(pool):
         try:
@@ -173,7 +173,7 @@ def fulfil(wish: str, pool: Pool, act: Callable[[], None]) -> str:
         except TROUBLES:
             raise
         except Exception as error:
-            logger.exception("%s fails", wish)
+            logger.exception("%s fails", name)
             return f"it cannot be carried out: {type(error).__name__}"
     return ""
 

@@ -36,7 +36,7 @@ class EventName(TextChoices):
     RUN_DEAD = "run.dead"
     RUN_ID_COLLIDED = "run.id_collided"
     QUEUE_HELD = "queue.held"
-    JOB_PARKED = "job.parked"
+    JOB_UNRUNNABLE = "job.unrunnable"
     JOB_MISSED_TIMES_DROPPED = "job.missed_times_dropped"
     WORKER_HELD = "worker.held"
     WORKER_EXPIRED = "worker.expired"
@@ -191,7 +191,7 @@ class QueuesHeld(Event, name=EventName.QUEUE_HELD):
     reasons: Mapping[int, str]
 
 
-class JobParked(Event, name=EventName.JOB_PARKED, level=logging.ERROR):
+class JobUnrunnable(Event, name=EventName.JOB_UNRUNNABLE, level=logging.ERROR):
     """A job became unrunnable: its next time cannot be reckoned, or the database refuses its run."""
 
     job_id: UUID

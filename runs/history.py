@@ -1,6 +1,6 @@
-"""Read runs and their attempts.
+"""Read runs and their attempts, for the API, the services and the pages of one run.
 
-Callers do not query the two tables themselves: an archive of old partitions changes this module alone.
+What reads the two tables without this module is listed in CONTRIBUTING.md under "Archiving runs to Parquet".
 """
 
 from collections.abc import Collection

@@ -80,7 +80,7 @@ class RunHooks:
 
     def job_ended(self, job: Job, now: datetime, reason: str) -> None:
         catch_up.give_up(django_session(), job.pk, Reason.JOB_ENDED)
-        # The caller holds the clock, as whoever writes missed times.
+        # The caller holds the clock, as every writer of missed times does.
         change(django_session(), "drop_moved", {"job": job.pk, "now": now, "reason": Reason.JOB_ENDED})
         cancel_unfinished(job, reason)
 
@@ -89,7 +89,7 @@ def _missed(spec: JobVersion, from_at: datetime, to_at: datetime, settled: Settl
     # The last time of a schedule that cannot be read any more is unknown.
     try:
         last = last_before(schedule_of(spec), to_at - MILLISECOND, anchor=spec.anchor_at, not_before=from_at)
-    except Exception:  # noqa: BLE001 - a parked job is parked because this raises
+    except Exception:  # noqa: BLE001 - an unrunnable job is so because this raises
         last = None
     return Missed(
         count=MAX_COUNTED if settled.missed is None else settled.missed,

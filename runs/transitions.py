@@ -1,7 +1,9 @@
-"""Move runs from state to state: every such write of the platform. The worker's own are in its ledger.
+"""Move runs from state to state, each move by one guarded statement.
 
-Each is one guarded statement. A row that does not come back was moved by another process first, which is a normal
-answer. Callers that need gates lock them before; rows are locked by id, and rows locked by others are skipped.
+Elsewhere are a worker's own moves (its ledger), retries that their budget releases (recovery/retry_budget.py) and a
+back-off that a person ends (services/runs.py). A row that does not come back was moved by another process first, which
+is a normal answer. Callers that need gates lock them before; rows are locked by id, and rows locked by others are
+skipped.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,9 +15,9 @@ from uuid import UUID
 from runs.reasons import Reason
 from runs.sql import Connection, Row, array, change, quoted, rows
 from runs.states import FinalState, LiveState
-from scheduler_project.sdk.ids import attempt_id
+from scheduler_project.sdk.ids import EPOCH, attempt_id
 from scheduler_project.sdk.ledger.postgres import OUTCOMES
-from scheduler_project.sdk.outcomes import CANCELLED, WORKER_LOST
+from scheduler_project.sdk.outcomes import CANCELLED, Outcome, stopped_outcome
 
 # The statements for reasons that count runs, workers or pools. The others are the run's own: `held_by` and suspensions
 # decide.
@@ -73,7 +75,7 @@ def cancel_live_runs(
         for run, state, seq, worker, digest in found
         if state == LiveState.WAITING_CALLBACK
     ]
-    _end_attempts(connection, waiting, CANCELLED, "The run was cancelled.")
+    end_attempts(connection, waiting, stopped_outcome(CANCELLED, 0, EPOCH, EPOCH))
     requested = [run for run, state, *_ in found if state == LiveState.RUNNING]
     return Cancelled([run for run, *_ in found if run not in set(requested)], requested)
 
@@ -93,30 +95,26 @@ class EndedAttempt(NamedTuple):
     callback_digest: str | None = None
 
 
-def fail_lost_attempts(connection: Connection, lost: Sequence[EndedAttempt], line: str) -> dict[UUID, str]:
+def end_attempts(connection: Connection, ended: Sequence[EndedAttempt], outcome: Outcome) -> dict[UUID, str]:
     """Return the states of the runs. One that is missing had its claim ended by another process."""
-    return _end_attempts(connection, lost, WORKER_LOST, line)
-
-
-def _end_attempts(
-    connection: Connection, ended: Sequence[EndedAttempt], error_class: str, line: str
-) -> dict[UUID, str]:
     if not ended:
         return {}
     runs = {attempt_id(one.run_id, one.claim_seq): one.run_id for one in ended}
     absent = ("results", "exit_codes", "log_offsets", "log_lengths", "next_inputs", "callback_contents")
     values = {
         **dict.fromkeys(absent, [None] * len(ended)),
-        **dict.fromkeys(("error_types", "fingerprints", "log_objects"), [""] * len(ended)),
+        "log_objects": [""] * len(ended),
         "run_ids": list(runs.values()),
         "claim_seqs": [one.claim_seq for one in ended],
         "workers": [one.worker for one in ended],
         "attempt_ids": list(runs),
         "next_states": [one.next_state for one in ended],
         "delays": [one.delay for one in ended],
-        "outcomes": [OUTCOMES[error_class]] * len(ended),
-        "error_classes": [error_class] * len(ended),
-        "error_lines": [line] * len(ended),
+        "outcomes": [OUTCOMES[outcome.error_class or ""]] * len(ended),
+        "error_classes": [outcome.error_class] * len(ended),
+        "error_types": [outcome.error_type] * len(ended),
+        "error_lines": [outcome.error_line] * len(ended),
+        "fingerprints": [outcome.fingerprint] * len(ended),
         "callback_digests": [one.callback_digest for one in ended],
     }
     return {runs[attempt]: state for attempt, state, _gated in rows(connection, "end_attempts", values)}

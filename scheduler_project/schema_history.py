@@ -8,7 +8,8 @@ from pathlib import Path
 
 APPLIED = "SELECT app, name FROM django_migrations"
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = {"beatkeeper_auditlog": "auditlog", "beatkeeper_jobs": "jobs", "beatkeeper_runs": "runs"}
+# The folder of each app with migrations, by its label.
+FOLDERS = {f"beatkeeper_{path.parent.name}": path.parent.name for path in sorted(ROOT.glob("*/migrations"))}
 
 
 def foreign_migrations(applied: Iterable[tuple[str, str]]) -> list[str]:
@@ -21,7 +22,7 @@ def foreign_migrations(applied: Iterable[tuple[str, str]]) -> list[str]:
         known = {path.stem for path in (ROOT / folder / "migrations").glob("[0-9]*.py")}
         unknown = sorted(name for app, name in seen if app == label and name not in known)
         numbers = {int(name[:4]) for name in unknown}
-        newest = max(int(name[:4]) for name in known)
+        newest = max((int(name[:4]) for name in known), default=0)
         if numbers != set(range(newest + 1, max(numbers, default=newest) + 1)):
             found += [f"{label}.{name}" for name in unknown]
     return found

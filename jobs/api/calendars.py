@@ -9,7 +9,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from jobs.api.authentication import tenant_of
-from jobs.api.openapi import operation
+from jobs.api.openapi import creation, operation
 from jobs.api.serializers import BodySerializer, InstantField, LinksField, PlainField
 from jobs.api.views import ListView, NamedView, ResourceView
 from jobs.calendars import service as calendars
@@ -110,13 +110,11 @@ class CalendarView(ResourceView):
 
 @extend_schema_view(get=operation("list_calendars", "Calendars, newest first", errors=(400,)))
 class Calendars(CalendarView, ListView):
-    @operation(
+    @creation(
         "create_calendar",
         "Create a calendar",
         takes=NewCalendarSerializer,
-        status=201,
         errors=(400, 409, 422),
-        once=True,
         about="Jobs name it in their schedules: closed times are left out, or moved to another day.",
     )
     def post(self, request: Request) -> Response:

@@ -15,7 +15,7 @@ from jobs.api.authentication import principal_of, tenant_of
 from jobs.api.editions import ETAG, IF_MATCH, IF_NONE_MATCH, editions_seen, etag_of, has_seen
 from jobs.api.idempotency import StoredResponse
 from jobs.api.job_filters import JobFilters
-from jobs.api.openapi import IDEMPOTENCY_KEY, PROBLEM, operation
+from jobs.api.openapi import PROBLEM, creation, operation
 from jobs.api.requests import BASE, answer_once, instant, read_id
 from jobs.api.views import ListView
 from jobs.clock import database_now
@@ -136,15 +136,14 @@ class Jobs(ListView):
         page = self.paginate_queryset(self.filter_queryset(self.get_queryset()))
         return self.get_paginated_response(jobs_json(page or [], secrets=sees_secrets(request)))
 
-    @operation(
+    @creation(
         "create_job",
         "Create a job",
         tag="jobs",
         takes=ref("JobSpec"),
         gives=ref("Job"),
-        status=201,
         errors=(400, 409, 422),
-        parameters=(IDEMPOTENCY_KEY, ETAG),
+        parameters=(ETAG,),
     )
     def post(self, request: Request) -> Response:
         def act() -> StoredResponse:

@@ -1,6 +1,7 @@
 """Describe operations in OpenAPI."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from drf_spectacular.extensions import OpenApiAuthenticationExtension, OpenApiSerializerExtension
@@ -72,6 +73,10 @@ def operation(
         },
         parameters=[*parameters, *([IDEMPOTENCY_KEY] if once else [])],
     )
+
+
+# It answers what it has made, and is done once for each Idempotency-Key.
+creation = partial(operation, status=201, once=True)
 
 
 class ViewSchema(AutoSchema):

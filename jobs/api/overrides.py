@@ -11,7 +11,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from jobs.api.jobs import find_job
-from jobs.api.openapi import operation
+from jobs.api.openapi import creation, operation
 from jobs.api.requests import BASE
 from jobs.api.serializers import BodySerializer, InstantField, LinksField, PlainField
 from jobs.api.views import ListView, ResourceView
@@ -72,13 +72,11 @@ class OverrideView(ResourceView):
 class Overrides(OverrideView, ListView):
     newest_first = ("planned_at", "id")
 
-    @operation(
+    @creation(
         "create_override",
         "Skip or move one planned time",
         takes=NewOverrideSerializer,
-        status=201,
         errors=(400, 404, 409, 422),
-        once=True,
         about="A later request for the same planned time replaces it. The run of a moved time keeps its "
         "planned_at.",
     )

@@ -11,7 +11,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from jobs.api.authentication import tenant_of
-from jobs.api.openapi import operation
+from jobs.api.openapi import creation, operation
 from jobs.api.serializers import BodySerializer, InstantField, LinksField, PlainField
 from jobs.api.views import ListView, NamedView, ResourceView
 from jobs.models import Secret
@@ -66,13 +66,11 @@ class SecretView(ResourceView):
 
 @extend_schema_view(get=operation("list_secrets", "Secrets, newest first: their names", errors=(400,)))
 class Secrets(SecretView, ListView):
-    @operation(
+    @creation(
         "create_secret",
         "Create a secret",
         takes=NewSecretSerializer,
-        status=201,
         errors=(400, 409, 422),
-        once=True,
         about="Targets and inputs refer to it as `${secret:NAME}`. Its value is never answered, and masked in "
         "whatever a run prints.",
     )

@@ -18,7 +18,7 @@ from rest_framework.views import APIView
 
 from jobs.api.authentication import tenant_of
 from jobs.api.filters import NamedFilterSet, choice
-from jobs.api.openapi import Decorator, operation
+from jobs.api.openapi import Decorator, creation, operation
 from jobs.api.serializers import BodySerializer, InstantField, LinksField, PlainField, ReasonSerializer
 from jobs.api.views import ListView, ResourceView
 from jobs.clock import database_now
@@ -209,13 +209,11 @@ def urls(kind: SuspensionKind, create_summary: str, create_about: str) -> list[U
             errors=(400,),
             about="Your own, and those of the platform that concern your jobs.",
         ),
-        post=operation(
+        post=creation(
             f"create_{kind}",
             create_summary,
             takes=own(NewSuspensionSerializer, prefix="New"),
-            status=201,
             errors=(400, 409, 422),
-            once=True,
             about=f"{create_about} It concerns every job of yours that fits all that it names. Several may overlap.",
         ),
     )

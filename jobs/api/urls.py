@@ -1,3 +1,5 @@
+"""Route the addresses of jobs, suspensions, calendars, secrets and declarations to their views."""
+
 from django.urls import path
 
 from jobs.api import (

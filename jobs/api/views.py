@@ -38,7 +38,7 @@ class ResourceView(GenericAPIView[Any]):
 
 
 class NamedView(ResourceView, RetrieveAPIView[Any]):
-    # Said of a name that the tenant has not.
+    # The answer to a name that the tenant has not.
     missing: ClassVar[str]
     # What a name is, for OpenAPI.
     name_schema: ClassVar[Schema]

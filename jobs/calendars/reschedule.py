@@ -93,12 +93,12 @@ def _rearm(spec: JobVersion, calendar: Calendar) -> None:
         return
     except (DatabaseError, psycopg.Error):
         raise
-    except Exception as error:  # a schedule that raises parks its job, whatever it raises
+    except Exception as error:  # a schedule that raises makes its job unrunnable, whatever it raises
         with transaction.atomic():
             limit_waiting(MAX_WAIT)
             locked = lock(Job(pk=spec.job_id))
             if locked.job.status == JobStatus.ACTIVE:
-                locked.park(f"The next time cannot be reckoned: {error}")
+                locked.make_unrunnable(f"The next time cannot be reckoned: {error}")
 
 
 def _keeps_its_time(spec: JobVersion, calendar: Calendar, now: datetime) -> bool:

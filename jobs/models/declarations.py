@@ -25,7 +25,7 @@ class Declaration(models.Model):
     # Taken back by its code base: the job is cancelled.
     withdrawn_at = models.DateTimeField(null=True, blank=True)
     error = models.TextField(blank=True)
-    # Said with a worker's key, which reaches no further than the runs of its pool do.
+    # Declared with a worker's key, which reaches no further than the runs of its pool do.
     of_key = models.BooleanField(db_default=False)
     job = models.ForeignKey(Job, models.SET_NULL, null=True, blank=True, related_name="declarations")
     # What the job was after this had been applied; a change since then is drift.

@@ -23,7 +23,7 @@ class Overlap(models.TextChoices):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OverlapPolicy:
-    # Said of the new run in forms and in the API's reference.
+    # What becomes of the new run, for forms and the API's reference.
     words: str
     # An unfinished run of the job is in the way of the next one.
     counts_unfinished: bool = True

@@ -1,4 +1,4 @@
-"""Paused jobs that go on by themselves: their pause has an end, and it has come."""
+"""Resume paused jobs whose pause has an end, once it has come."""
 
 import logging
 from uuid import UUID

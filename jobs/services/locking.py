@@ -55,12 +55,12 @@ class LockedJob:
         self.job.updated_at = self.now
         self.job.save(update_fields=STATUS_FIELDS)
 
-    def park(self, note: str) -> None:
+    def make_unrunnable(self, note: str) -> None:
         """Stop planning a job whose schedule raises."""
         before = self.audit_snapshot()
         self.set_next(None)
         self.set_status(JobStatus.UNRUNNABLE, note)
-        self.record(Action.JOB_PARKED, before, note)
+        self.record(Action.JOB_UNRUNNABLE, before, note)
 
     def schedule(self) -> Schedule:
         return schedule_of(self.spec)

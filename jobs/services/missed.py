@@ -29,7 +29,7 @@ def first_missed(spec: JobVersion, since: datetime, to_at: datetime) -> datetime
     """Find the first time after `since` that was missed; an unreadable schedule may have had some."""
     try:
         first = next_after(schedule_of(spec), since, anchor=spec.anchor_at)
-    except Exception:  # noqa: BLE001 - a parked job is parked because this raises
+    except Exception:  # noqa: BLE001 - an unrunnable job is so because this raises
         first = since
     return first if first is not None and first < to_at else None
 

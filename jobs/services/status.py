@@ -99,11 +99,11 @@ def resume_when_due(job_id: UUID) -> Resumed | None:
                 return _resume(locked, "the end of its pause has come", None)
         except (DatabaseError, psycopg.Error):
             raise
-        except Exception as error:  # a schedule that raises parks its job, whatever it raises
+        except Exception as error:  # a schedule that raises makes its job unrunnable, whatever it raises
             locked.job.refresh_from_db()
             locked.clock.refresh_from_db()
             skip_missed(locked)
-            locked.park(f"It cannot be resumed: {error}")
+            locked.make_unrunnable(f"It cannot be resumed: {error}")
             return None
 
 

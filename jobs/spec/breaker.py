@@ -17,8 +17,8 @@ def read_breaker(value: object, *_: object) -> Json | None:
     given = expect_object(value, "breaker", ("failures", "cooldown"))
     if "failures" not in given:
         raise invalid("breaker.failures", "failures is required", "so many in a row, such as 5", "required")
-    asked = given.get("cooldown", DEFAULT_COOLDOWN)
-    cooldown = durations.read(asked, "breaker.cooldown", MIN_COOLDOWN, MAX_COOLDOWN)
+    length = given.get("cooldown", DEFAULT_COOLDOWN)
+    cooldown = durations.read(length, "breaker.cooldown", MIN_COOLDOWN, MAX_COOLDOWN)
     return {
         "failures": whole_number(given["failures"], "breaker.failures", 1, 1000),
         "cooldown": cooldown.total_seconds(),

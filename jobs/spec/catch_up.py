@@ -24,8 +24,8 @@ def read_catch_up(value: object, *_: object) -> Json:
     if policy not in CATCH_UP_POLICIES:
         available = listed(CATCH_UP_POLICIES, "available are")
         raise invalid("catch_up.policy", f"{abbreviate(policy)} is not available", available)
-    asked = given.get("window", DEFAULT_CATCH_UP["window"])
-    window = durations.read(asked, "catch_up.window", MIN_WINDOW, MAX_WINDOW)
+    length = given.get("window", DEFAULT_CATCH_UP["window"])
+    window = durations.read(length, "catch_up.window", MIN_WINDOW, MAX_WINDOW)
     read = {"policy": policy, "window": window.total_seconds()}
     if policy == "all":
         merged = {**DEFAULT_ALL, **given}

@@ -76,5 +76,5 @@ def groups_of(request: HttpRequest) -> dict[UUID, Group]:
     return found
 
 
-def letters_of(about: DeadLetter | Redrive) -> str:
+def group_page(about: DeadLetter | Redrive) -> str:
     return list_of(DeadLetter, tenant__id__exact=about.tenant_id, fingerprint__exact=about.fingerprint)

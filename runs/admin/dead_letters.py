@@ -130,7 +130,7 @@ class DeadLetterAdmin(LongListAdmin):
         "It becomes a new run of the same version, at once. A dead run is redriven once.",
         variant="primary",
         form=dialogs.RedriveDialog,
-        then=groups.letters_of,
+        then=groups.group_page,
     )
     def redrive(self, letter: DeadLetter, given: dict[str, Any]) -> tuple[str, str]:
         done = dead_letters.redrive(letter.tenant, [letter.pk], given["input"], reason=given["reason"])
@@ -144,7 +144,7 @@ class DeadLetterAdmin(LongListAdmin):
         "It leaves this list and is not run again. It can still be retried from its page.",
         variant="danger",
         form=dialogs.DismissDialog,
-        then=groups.letters_of,
+        then=groups.group_page,
     )
     def dismiss(self, letter: DeadLetter, given: dict[str, Any]) -> str:
         done = dead_letters.dismiss(letter.tenant, [letter.pk], given["reason"])
@@ -180,7 +180,7 @@ class DeadLetterAdmin(LongListAdmin):
 
 def error_with_link(letter: Any) -> SafeString:
     name = letter.error_type or letter.error_class or "unnamed"
-    named = link(groups.letters_of(letter), name)
+    named = link(groups.group_page(letter), name)
     return format_html("{}<br><span>{}</span>", named, letter.error_line[:160])
 
 

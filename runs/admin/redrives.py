@@ -8,7 +8,7 @@ from jobs.admin.columns import column, json_column, label_column
 from jobs.admin.formatting import moment
 from jobs.admin.html import BUSY, GOOD, WARNING, link, list_with, page_of
 from runs.admin.dead_letter_dialogs import counted
-from runs.admin.dead_letter_groups import letters_of
+from runs.admin.dead_letter_groups import group_page
 from runs.models import Redrive, RedriveState
 from runs.services import redrives
 
@@ -35,7 +35,7 @@ class RedriveAdmin(LongListAdmin):
     more_fields = ("last_refusal", "reason", ("ended_at", "ended_by"), "input_column")
 
     started = column("started", lambda redrive: link(page_of(redrive), moment(redrive.created_at)))
-    group_column = column("error", lambda redrive: link(letters_of(redrive), redrive.fingerprint))
+    group_column = column("error", lambda redrive: link(group_page(redrive), redrive.fingerprint))
     state_column = label_column("state", COLOURS)
     remaining = column("remaining", lambda redrive: counted(redrives.left(redrive)))
     input_column = json_column("input")

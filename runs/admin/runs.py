@@ -15,13 +15,13 @@ from jobs.admin.html import audit_trail, link, list_of, on_one_line, page_of
 from jobs.clock import database_now
 from jobs.models import JobVersion
 from runs.admin import run_detail
-from runs.admin.dead_letter_groups import letters_of
+from runs.admin.dead_letter_groups import group_page
 from runs.admin.list_filters import RunStateFilter, WindowFilter, chips
 from runs.admin.live_runs import RunListAdmin
 from runs.logs import NoSuchAttempt, lines, read_log
 from runs.models import Run
 from runs.services import runs as services
-from runs.services.dead_letters import letter_of
+from runs.services.dead_letters import dead_letter_of
 from runs.services.explain import live_rows, note_waiting, obstacles_of_run
 from runs.states import FinalState, LiveState
 from scheduler_project.sdk.logs.store import LogMissing
@@ -131,12 +131,12 @@ class RunAdmin(RunListAdmin):
         }
 
     def links(self, run: Run) -> list[SafeString]:
-        letter = letter_of(run)
+        letter = dead_letter_of(run)
         return [
             link(page_of(run.job), f"Job {run.job}"),
             link(list_of(Run, job__id__exact=run.job_id, window="7d"), "All runs of the job"),
             audit_trail(run),
-            *([link(letters_of(letter), "Dead letters with the same error")] if letter else []),
+            *([link(group_page(letter), "Dead letters with the same error")] if letter else []),
         ]
 
     def hidden_buttons(self, row: Any) -> set[str]:

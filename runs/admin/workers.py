@@ -24,7 +24,7 @@ WENT_WRONG = {
     AttemptOutcome.LOST: "were lost",
 }
 CLAIMS_SHOWN = 20
-LATELY = "1h"
+RECENT = "1h"
 
 
 class WorkerNodeAdmin(ReadOnlyAdmin):
@@ -58,7 +58,7 @@ class WorkerNodeAdmin(ReadOnlyAdmin):
     started = moment_column("started_at")
 
     def page_context(self, request: HttpRequest, row: Any) -> dict[str, Any]:
-        ended = partial(list_of, Attempt, worker__exact=row.pk, window=LATELY)
+        ended = partial(list_of, Attempt, worker__exact=row.pk, window=RECENT)
         return {
             "worker": row,
             "claims": [claim_in_a_line(live) for live in self.claims(request, row)],

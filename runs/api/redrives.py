@@ -10,7 +10,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from jobs.api.authentication import tenant_of
-from jobs.api.openapi import operation
+from jobs.api.openapi import creation, operation
 from jobs.api.requests import read_id
 from jobs.api.serializers import (
     BodySerializer,
@@ -101,13 +101,11 @@ class Redrives(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
         reason = ReasonSerializer.read(request)["reason"]
         return self.answer(redrives.stop(self.get_object(), reason))
 
-    @operation(
+    @creation(
         "redrive_group",
         "Redrive a group at a pace",
         takes=NewRedriveSerializer,
-        status=201,
         errors=(400, 404, 409, 422),
-        once=True,
         about="All of it that has died by now, the oldest death first. What dies again is a new dead letter.",
     )
     def start(self, request: Request, fingerprint: str) -> Response:

@@ -13,7 +13,7 @@ from rest_framework.response import Response
 from jobs.api.authentication import tenant_of
 from jobs.api.idempotency import StoredResponse
 from jobs.api.jobs import find_job
-from jobs.api.openapi import operation
+from jobs.api.openapi import creation, operation
 from jobs.api.requests import answer_once, instant, read_id
 from jobs.api.serializers import (
     BodySerializer,
@@ -142,14 +142,12 @@ class Runs(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
         reason = ReasonSerializer.read(request)["reason"]
         return self.answer(services.cancel_run(self.get_object(), reason))
 
-    @operation(
+    @creation(
         "retry_run",
         "Retry a run",
         takes=ReasonSerializer,
-        status=201,
         repeated=200,
         errors=(400, 404, 409, 422),
-        once=True,
         about="A finished run stays as it is: the retry is a new run of the same version and input. A run that waits "
         "for its back-off goes now; then the answer is that run, with status 200.",
     )
@@ -172,13 +170,11 @@ class RunsOfJob(Runs):
     def get_queryset(self) -> QuerySet[Run]:
         return super().get_queryset().filter(job=find_job(self.request, self.kwargs["job_id"]))
 
-    @operation(
+    @creation(
         "run_job",
         "Run a job now, or later",
         takes=RunBodySerializer,
-        status=201,
         errors=(400, 404, 409, 422),
-        once=True,
         about="With `at` it waits as `delayed` until then; a cancel ends it, and a retry lets it go at once.",
     )
     def start(self, request: Request, job_id: str) -> Response:

@@ -1,3 +1,5 @@
+"""Route the addresses of runs, queues, workers and dead letters to their views."""
+
 from django.urls import path
 
 from runs.api.breakers import Breakers

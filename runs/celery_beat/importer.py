@@ -38,7 +38,7 @@ GIVEN_BACK = "given back"
 ROW_IS_OFF = "its row was switched off"
 ROW_IS_ON = "its row is still at work"
 IS_GIVEN_BACK = "given back to celery beat"
-CUT_SHORT = "neither it nor its job is at work, as its way back was cut short: say --undo again"
+CUT_SHORT = "neither it nor its job is at work, as its way back was cut short: run it with --undo again"
 # What is due this moment is about to be sent by the scheduler that serves the row: check again after that.
 JUST_DUE = timedelta(seconds=10)
 AGAIN_SECONDS = 0.3

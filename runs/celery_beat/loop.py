@@ -22,7 +22,7 @@ MAX_PAUSE = 0.25
 OPEN_SECONDS = 1.0
 BROKER_SECONDS = 0.5
 FORGET_SECONDS = 60.0
-# A row in somebody's hands is looked at again.
+# When a row that another session holds is tried again.
 AGAIN = timedelta(seconds=0.2)
 MAX_CLAIMED = 100
 # Published between two writes: so many may have arrived, unknown to us, when a scheduler is killed.

@@ -77,8 +77,8 @@ def complete(run: UUID, token: str, data: object) -> Json:
 def read_content(data: object) -> Content:
     given = expect_object(data, "", ("outcome", "result", "error", "retry_after"))
     if given.get("outcome") not in OUTCOMES:
-        said = abbreviate(given.get("outcome"))
-        raise invalid("outcome", f"{said} is not an outcome", f"one of {', '.join(OUTCOMES)}")
+        wrong = f"{abbreviate(given.get('outcome'))} is not an outcome"
+        raise invalid("outcome", wrong, f"one of {', '.join(OUTCOMES)}")
     digest = hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()
     now = outcomes.now_utc()
     if given["outcome"] == outcomes.SUCCEEDED:

@@ -116,8 +116,8 @@ class LiveRun(Planned):
     # Counts against the retry policy; claim_seq is the fencing token, which nothing ever lowers.
     attempt = models.PositiveIntegerField(db_default=0)
     losses = models.PositiveSmallIntegerField(db_default=0)
-    # Of a retry that waits for its tenant's budget, the tenant. By a column of its own, because a planner who has not
-    # seen a storm yet would look for its runs among all that are blocked.
+    # Of a retry that waits for its tenant's budget, the tenant. By a column of its own, because a planner whose
+    # statistics show few such runs would look for them among all that are blocked.
     budget_tenant = models.PositiveIntegerField(null=True)
     claim_seq = models.PositiveIntegerField(db_default=0)
     claim_token = models.UUIDField(null=True)

@@ -1,4 +1,4 @@
-"""Workers, as they report themselves."""
+"""Keep workers as they report themselves."""
 
 import uuid
 from collections.abc import Iterable

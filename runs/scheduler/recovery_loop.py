@@ -56,7 +56,7 @@ class RecoveryLoop(SliceHolder):
         with self.memory.batch.one_pass():
             done = recover_once(self.session.connection, self.memory, now)
         self.finish_pass(PassKind.RECOVERY, done, began)
-        if done.promoted or done.retried or done.released:
+        if done.promoted or done.retried or done.withdrawn or done.released:
             self.runs_are_ready()
         if self.memory.is_due("dead runs", DEAD_RUNS_SECONDS, now):
             announce_dead_runs(self.session.connection, self.memory.dead_runs)

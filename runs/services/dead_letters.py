@@ -1,7 +1,7 @@
 """Decide on dead runs, which are grouped by error: run them again, or dismiss them.
 
-A decision is made once, by a guarded write under the letter's lock. Of two people who redrive the same run the second
-is answered what the first has done. The dead run never changes: a redrive is a new run that points to it.
+A decision is made once, by a guarded write under the dead letter's lock. Of two people who redrive the same run the
+second gets what the first has done as the answer. The dead run never changes: a redrive is a new run that points to it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -96,7 +96,7 @@ def redrive(
         raise invalid("runs", f"{len(ids)} runs are too many", f"at most {MAX_AT_ONCE}; or redrive the group")
     given = services.read_input(tenant, given)
     locked, refusals = _lock_jobs(tenant, ids)
-    letters, now = _lock_letters(tenant, ids), database_now()
+    letters, now = _lock_dead_letters(tenant, ids), database_now()
     runs: dict[UUID, Run] = {}
     for identity in dict.fromkeys(ids):
         try:
@@ -119,10 +119,10 @@ def redrive(
 
 @transaction.atomic
 def dismiss(tenant: Tenant, ids: Sequence[UUID], note: str) -> Redriven:
-    """Take dead runs off the desk without running them again, with a note of why."""
+    """Close dead letters without running their runs again, with a note of why."""
     if len(ids) > MAX_AT_ONCE:
         raise invalid("runs", f"{len(ids)} runs are too many", f"at most {MAX_AT_ONCE}; or dismiss the group")
-    letters, now = _lock_letters(tenant, ids), database_now()
+    letters, now = _lock_dead_letters(tenant, ids), database_now()
     refusals: dict[UUID, DomainError] = {}
     dismissed: dict[UUID, Run] = {}
     for identity in dict.fromkeys(ids):
@@ -165,7 +165,7 @@ def _lock_jobs(
     return locked, refusals
 
 
-def _lock_letters(tenant: Tenant, ids: Sequence[UUID]) -> dict[UUID, DeadLetter]:
+def _lock_dead_letters(tenant: Tenant, ids: Sequence[UUID]) -> dict[UUID, DeadLetter]:
     letters = DeadLetter.objects.select_for_update(of=("self",)).filter(tenant=tenant, pk__in=ids)
     found = {letter.pk: letter for letter in letters.order_by("pk")}
     runs = history.runs().in_bulk(list(found))
@@ -206,7 +206,7 @@ def _decide(
     redriven_as: UUID | None = None,
     of: Redrive | None = None,
 ) -> None:
-    """Write the decision. The letter is locked and open; the database refuses a second decision all the same."""
+    """Write the decision. The dead letter is locked and open; the database refuses a second decision all the same."""
     letter.decision, letter.decided_at, letter.note = decision.value, now, note
     letter.decided_by = (of.requested_by if of else current_actor().name)[:200]
     letter.redriven_as, letter.redrive = redriven_as, of
@@ -217,13 +217,13 @@ def jobs_of(found: Sequence[Group]) -> dict[UUID, Job]:
     return Job.objects.in_bulk({job for group in found for job in group.jobs})
 
 
-def open_letters(tenants: Sequence[int] | None) -> int:
-    """Count open letters up to MAX_COUNTED: enough to see whether there is anything to decide."""
+def count_open(tenants: Sequence[int] | None) -> int:
+    """Count open dead letters up to MAX_COUNTED: enough to see whether there is anything to decide."""
     letters = DeadLetter.objects.filter(decision=DeadLetterDecision.OPEN)
     if tenants is not None:
         letters = letters.filter(tenant__in=tenants)
     return letters[:MAX_COUNTED].count()
 
 
-def letter_of(run: Run) -> DeadLetter | None:
+def dead_letter_of(run: Run) -> DeadLetter | None:
     return DeadLetter.objects.filter(pk=run.pk).first() if run.state == FinalState.DEAD else None

@@ -27,12 +27,11 @@ class ObstacleCode(TextChoices):
     SCHEDULE = "schedule"
     BLOCKED = LiveState.BLOCKED.value
     DELAYED = LiveState.DELAYED.value
+    # Of a run that its worker gave back; it is no obstacle of its job.
     READY = LiveState.READY.value
-    QUEUED = LiveState.QUEUED.value
 
 
-# The codes that explain a job; a run may also be ready or queued.
-JOB_CODES = list(ObstacleCode)[:8]
+JOB_CODES = [code for code in ObstacleCode if code != ObstacleCode.READY]
 STATUS_UNBLOCKED_BY = {
     JobStatus.PAUSED: "resuming the job",
     JobStatus.FINISHED: "a new schedule",

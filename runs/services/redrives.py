@@ -39,7 +39,7 @@ BURST_SECONDS = 5
 MAX_REDRIVES = 20
 MAX_WAIT = "200ms"
 LOOK_AGAIN_SECONDS = 1
-# For transactions that may leave letters which had died by the request.
+# For transactions that may still commit dead letters of runs that had died by the request.
 MAX_LATE = timedelta(minutes=10)
 NOWHERE = UUID(int=0)
 
@@ -60,7 +60,7 @@ class RedriveIsOver(Conflict):
 def start(
     tenant: Tenant, fingerprint: str, per_minute: object, given: object = None, reason: str = ""
 ) -> Redrive:
-    """Start to run again what has died of a group by now; what dies later waits on the desk."""
+    """Start to run again what has died of a group by now; what dies later is none of it."""
     pace = whole_number(per_minute, "per_minute", 1, MAX_PACE)
     checked = read_input(tenant, given)
     group = {"tenant": tenant, "fingerprint": fingerprint}
@@ -88,7 +88,7 @@ def start(
 
 @transaction.atomic
 def stop(redrive: Redrive, reason: str = "") -> Redrive:
-    """Stop a redrive. The runs it made go on; the other letters wait on the desk."""
+    """Stop a redrive. The runs it made go on; the other dead letters stay open."""
     locked = Redrive.objects.select_for_update().get(pk=redrive.pk)
     if locked.state != RedriveState.WORKING:
         raise RedriveIsOver(f"the redrive is {locked.state}", field="state")
@@ -128,7 +128,7 @@ def step(identity: UUID) -> int:
     if redrive is None or redrive.next_at > now:
         return 0
     number, next_at = allowed(redrive.next_at, now, redrive.per_minute)
-    letters, more_may_come = _letters_still_to_come(redrive, number, now)
+    letters, more_may_come = _dead_letters_to_come(redrive, number, now)
     if letters:
         return _run_again(redrive, letters, next_at)
     if more_may_come:
@@ -167,22 +167,22 @@ def allowed(next_at: datetime, now: datetime, per_minute: int) -> tuple[int, dat
     return count, since + count * interval
 
 
-def _letters_still_to_come(
+def _dead_letters_to_come(
     redrive: Redrive, most: int, now: datetime
 ) -> tuple[list[tuple[UUID, datetime]], bool]:
-    """Return the next letters and, where there are none, whether some may still come."""
-    if letters := _next_letters(redrive, most):
+    """Return the next dead letters and, where there are none, whether some may still come."""
+    if letters := _next_of_group(redrive, most):
         return letters, True
-    # Runs that died before the request may have letters that are not committed yet, behind the cursor. Asked before the
-    # last look, which then sees all that they have left: from the front, because who died earlier may have been
-    # committed later. The row itself stays where it has come to.
+    # Runs that died before the request may have dead letters that are not committed yet, behind the cursor. The check
+    # comes before the last read, which then finds all of them: from the front, because a run that died earlier may have
+    # been committed later. The cursor stays where it is.
     late = now > redrive.created_at + MAX_LATE
     more_may_come = not late and fetch("others_are_dying", until=redrive.created_at)[0]["exists"]
-    return _next_letters(redrive, most, from_front=True), more_may_come
+    return _next_of_group(redrive, most, from_front=True), more_may_come
 
 
-def _next_letters(redrive: Redrive, most: int, *, from_front: bool = False) -> list[tuple[UUID, datetime]]:
-    """Return the letters behind the one that the redrive has come to, or from the front."""
+def _next_of_group(redrive: Redrive, most: int, *, from_front: bool = False) -> list[tuple[UUID, datetime]]:
+    """Return the dead letters behind the cursor of the redrive, or from the front."""
     cursor_at, cursor = (None, None) if from_front else (redrive.cursor_at, redrive.cursor)
     group = {"redrive": redrive.pk, "tenant": redrive.tenant_id, "fingerprint": redrive.fingerprint}
     bounds = {"cursor_at": cursor_at or EPOCH, "cursor": cursor or NOWHERE}
@@ -197,10 +197,9 @@ def _end(redrive: Redrive, state: RedriveState, now: datetime, by: str = "") -> 
 
 
 def left(redrive: Redrive) -> int:
-    """Count the letters that are left, up to a bound."""
-    if redrive.state != RedriveState.WORKING:
-        return 0
-    return len(_next_letters(redrive, dead_letters.MAX_COUNTED))
+    """Count the dead letters that are left, up to a bound."""
+    working = redrive.state == RedriveState.WORKING
+    return len(_next_of_group(redrive, dead_letters.MAX_COUNTED)) if working else 0
 
 
 def audit_snapshot(redrive: Redrive) -> Json:

@@ -110,7 +110,7 @@ def retry_run(run: Run, *, request: bytes = b"", reason: str = "") -> Run:
     retry = insert_run(
         finished.job, locked, Trigger.RETRY, finished.input, request, finished=finished, reason=reason
     )
-    _leave_desk(finished, retry, reason)
+    _close_dead_letter(finished, retry, reason)
     after = {**audit_snapshot(retry), "retry_of": str(finished.pk)}
     record(Action.RUN_RETRIED, retry, after=after, reason=reason)
     return retry
@@ -144,8 +144,8 @@ def _end_backoff(run: Run, live: dict[str, Any], reason: str) -> Run:
     return _read(run.pk)
 
 
-def _leave_desk(finished: Run, retry: Run, reason: str) -> None:
-    """Take a dead run off the desk that is tried again by hand: it needs no other decision."""
+def _close_dead_letter(finished: Run, retry: Run, reason: str) -> None:
+    """Close the dead letter of a run that is tried again by hand: it needs no other decision."""
     DeadLetter.objects.filter(pk=finished.pk, decision=DeadLetterDecision.OPEN).update(
         decision=DeadLetterDecision.REDRIVEN,
         decided_at=retry.created_at,

@@ -70,14 +70,14 @@ SELECT {{task_columns}}
 -- name: claim_firings
 -- Only of tasks that are as they were read; one that somebody is editing is left to the next pass. The task moves on
 -- and its firing is there, or neither. A planned time that has its firing already gets no other. date_changed moves
--- too, as under DatabaseScheduler: whoever takes last_run_at away counts from there, and not from before this firing.
+-- too, as under DatabaseScheduler: when last_run_at is removed, beat counts from there, not from before this firing.
 -- Without a planned time the task is switched off, as its own model does it.
 WITH wanted AS (
     SELECT * FROM unnest(%(tasks)s::bigint[], %(versions)s::bigint[], %(planned)s::timestamptz[],
                          %(missed)s::timestamptz[], %(messages)s::uuid[])
         AS wanted (task_id, version, planned_at, missed_since, message_id)
 ), held AS MATERIALIZED (
-    -- What has none of the other schedules is clocked: one that is not said to be one_off has no second time either.
+    -- What has none of the other schedules is clocked: one without one_off has no second time either.
     SELECT wanted.*, task.name, task.task,
            planned_at IS NULL OR one_off OR coalesce(interval_id, crontab_id, solar_id) IS NULL AS is_over
     FROM django_celery_beat_periodictask task
@@ -129,7 +129,7 @@ WHERE firing.id = ANY (%(firings)s) AND firing.owner <> %(owner)s AND state IN (
 RETURNING firing.id, firing.state;
 
 -- name: publish_firings
--- Said before the first byte goes to the broker; with what their messages need, as the tasks are now.
+-- Written before the first byte goes to the broker; returns what their messages need, as the tasks are now.
 WITH quick AS (SELECT set_config('synchronous_commit', 'off', true))
 UPDATE beatkeeper_celery_firing firing
 SET state = 'publishing'
@@ -186,7 +186,7 @@ SELECT id FROM django_celery_beat_periodictask ORDER BY id;
 SELECT id FROM django_celery_beat_periodictask WHERE id = %(task)s FOR UPDATE;
 
 -- name: switch_row
--- On or off, as the row's own model does; whoever looks for a change by DatabaseScheduler's own mark finds one. Switched
+-- On or off, as the row's own model does; DatabaseScheduler's own mark of a change is set. Switched
 -- on it goes on from the given last run: what its job has run meanwhile does not run again.
 WITH reported AS (UPDATE django_celery_beat_periodictasks SET last_update = clock_timestamp())
 UPDATE django_celery_beat_periodictask

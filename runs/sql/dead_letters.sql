@@ -1,4 +1,4 @@
--- The dead-letter desk: what died and nobody has decided, by error.
+-- Dead letters, by error: the open ones, the redrives of a group, and the decisions.
 
 -- name: tenants_with_dead_letters
 -- Tenants with open dead letters, by one probe each.

@@ -115,8 +115,8 @@ WHERE queue.pool_id = %(pool)s AND queue.tenant_id = new.tenant_id;
 SELECT DISTINCT pool_id, broker_queue FROM beatkeeper_queue WHERE pool_id = ANY (%(pools)s::int[]);
 
 -- name: rename_queues
--- The queues of a pool whose broker wants others. A worker hears of queues by their ids: with a new one it consumes
--- from the new queue, and goes on with the old one until it is empty.
+-- The queues of a pool whose broker needs others. Workers learn of queues by their ids: with a new id a worker consumes
+-- from the new broker queue, and from the old one until it is empty.
 WITH renamed AS MATERIALIZED (
     SELECT queue.id, regexp_replace(queue.broker_queue, '[^.]*$', held.version) AS broker_queue
     FROM unnest(%(pools)s::int[], %(versions)s::text[]) AS held (pool_id, version)

@@ -1,5 +1,5 @@
--- What becomes of a planned time while an earlier scheduled run of its job is unfinished. Whoever looks has the job's
--- gate, and looks in a statement of its own: what was committed while it waited for the gate is seen.
+-- What becomes of a planned time while an earlier scheduled run of its job is unfinished. The caller holds the job's
+-- gate, and reads in a statement of its own: it sees what was committed while it waited for the gate.
 
 -- name: make_gates
 -- Of jobs whose policy needs one. Edits make it; one that is missing is made again.

@@ -64,8 +64,8 @@ FROM moved WHERE live.id = moved.id;
 {{distinct_values(budget_tenant, beatkeeper_live_run, budget_tenant > 0)}};
 
 -- name: make_budgets
--- A tenant's row comes with its first retry, full. Of those that have one none is tried: the insert would wait for
--- whoever takes from it.
+-- A tenant's row comes with its first retry, full. Tenants that have one are left out: the insert would wait for
+-- the session that takes from it.
 INSERT INTO beatkeeper_retry_budget (tenant_id, tokens, tokens_at)
 SELECT tenant.id, greatest(1, tenant.retry_budget * %(burst)s / 60.0), %(now)s
 FROM beatkeeper_tenant tenant

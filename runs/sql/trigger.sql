@@ -167,9 +167,9 @@ UPDATE beatkeeper_job SET status = 'finished', status_note = 'The schedule has n
     status_by = 'scheduler', status_at = clock_timestamp(), updated_at = clock_timestamp()
 WHERE id = ANY (%(jobs)s::uuid[]) AND status = 'active';
 
--- name: park_job
+-- name: make_unrunnable
 -- A job that cannot be planned stops here, with the reason and its audit entry; the others go on.
-WITH parked AS (
+WITH unrunnable AS (
     -- It stands still from the end of what is recorded on: a later instant would leave times without an outcome.
     UPDATE beatkeeper_job SET status = 'unrunnable', status_note = %(note)s, status_by = 'scheduler',
         status_at = %(end)s::timestamptz - interval '1 millisecond', updated_at = clock_timestamp()
@@ -180,6 +180,6 @@ WITH parked AS (
 )
 INSERT INTO beatkeeper_audit_entry
     (tenant_id, actor_kind, actor, action, object_type, object_id, before, after, reason, request_id)
-SELECT tenant_id, 'system', 'scheduler', 'job.parked', 'job', id::text, '{"status": "active"}',
+SELECT tenant_id, 'system', 'scheduler', 'job.unrunnable', 'job', id::text, '{"status": "active"}',
        jsonb_build_object('status', 'unrunnable', 'status_note', %(note)s::text), %(note)s, ''
-FROM parked;
+FROM unrunnable;

@@ -25,7 +25,7 @@ from runs.admin.schedulers import condition_label, describe_skew, slowest_pass
 from runs.models import DeadLetter, LiveRun, Queue, Run, SchedulerNode, WorkerNode
 from runs.reasons import NOT_HELD, describe
 from runs.scheduler.partitions import lock_session as slices
-from runs.services.dead_letters import open_letters
+from runs.services.dead_letters import count_open
 from runs.states import FinalState, LiveState
 from scheduler_project import doctor
 from scheduler_project.admin import broker_status
@@ -117,7 +117,7 @@ class VisiblePlatform:
         return Figure("Dead in 24 hours", f"{count:,}", url=url, is_bad=count > 0)
 
     def dead_letters(self) -> Figure:
-        count = open_letters(None if self.is_operator else own_tenants(self.request))
+        count = count_open(None if self.is_operator else own_tenants(self.request))
         value = dead_letter_dialogs.counted(count)
         more = "to redrive or dismiss" if count else "none to decide"
         return Figure("Dead letters", value, more, list_of(DeadLetter), is_bad=count > 0)
@@ -218,6 +218,6 @@ class VisiblePlatform:
         return [{"what": one.what, "do": one.do} for one in found if one.level == Level.PROBLEM]
 
     def own_problems(self) -> list[dict[str, str]]:
-        parked = self.own(Job.objects.present().filter(status=JobStatus.UNRUNNABLE))
+        unrunnable = self.own(Job.objects.present().filter(status=JobStatus.UNRUNNABLE))
         do = "correct what the note names, then resume it"
-        return [{"what": f"{job} is unrunnable: {job.status_note}", "do": do} for job in parked[:LISTED]]
+        return [{"what": f"{job} is unrunnable: {job.status_note}", "do": do} for job in unrunnable[:LISTED]]

@@ -1,5 +1,6 @@
 """Check that due jobs are triggered, and their runs dispatched and executed."""
 
+from collections import Counter
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -82,21 +83,19 @@ def _waiting_by_queue(state: LiveState, since: str) -> list[tuple[Any, ...]]:
 
 
 def workers() -> Findings:
-    """Check that every pool with work has a living worker, and every target a worker that knows it."""
-    alone = _runs_with_work().exclude(pool__in=WorkerNode.objects.living().values("pool"))
-    counts = alone.values_list("pool__slug").annotate(runs=Count("pk")).order_by("-runs")[:SHOWN]
-    unknown = _targets_nobody_knows()
-    for pool, count in counts:
+    """Check that all runs with work have a living worker in their pool, and one that knows their target."""
+    alone, unknown = _unserved_runs()
+    for pool, count in alone.most_common(SHOWN):
         yield problem(
-            f"{counted(count, 'run waits', 'runs wait')} in the pool {pool}, which has no living worker",
+            f"{counted(count, 'run waits', 'runs wait')} in the pool {pool}, which has no living worker for them",
             f"start one: BEATKEEPER_POOL={pool} celery -A scheduler_project worker",
         )
-    for pool, target, count in unknown:
+    for (pool, target), count in unknown.most_common(SHOWN):
         yield problem(
-            f"{counted(count, 'run waits', 'runs wait')} for {target}, which no living worker of {pool} knows",
+            f"{counted(count, 'run waits', 'runs wait')} for {target}, which no living worker for them in {pool} knows",
             f"deploy the code that defines {target} to a worker of {pool}, or cancel the runs",
         )
-    if not counts and not unknown:
+    if not alone and not unknown:
         total = WorkerNode.objects.living().aggregate(count=Count("pk"), slots=Sum("slots", default=0))
         alive, slots = counted(total["count"], "worker"), counted(total["slots"], "slot")
         yield fine(f"{alive} with {slots} alive, and no pool waits for one")
@@ -108,14 +107,22 @@ def _runs_with_work() -> QuerySet[LiveRun]:
     return LiveRun.objects.filter(dispatchable | Q(state=LiveState.BLOCKED, reason=Reason.UNKNOWN_TARGET))
 
 
-def _targets_nobody_knows() -> list[tuple[str, str, int]]:
-    known: dict[str, set[str]] = {}
-    for pool, targets in WorkerNode.objects.living().values_list("pool__slug", "known_targets"):
-        known.setdefault(pool, set()).update(targets)
-    wanted = _runs_with_work().values_list("pool__slug", "target_key").annotate(runs=Count("pk"))
-    return [
-        found for found in wanted.order_by("-runs") if found[0] in known and found[1] not in known[found[0]]
-    ][:SHOWN]
+def _unserved_runs() -> tuple[Counter[str], Counter[tuple[str, str]]]:
+    """Count runs without a living worker by pool, and those whose target no such worker knows by pool and target."""
+    known: dict[tuple[str, int | None], set[str]] = {}
+    living = WorkerNode.objects.living().values_list("pool__slug", "tenant", "known_targets")
+    for pool, tenant, targets in living:
+        known.setdefault((pool, tenant), set()).update(targets)
+    alone, unknown = Counter[str](), Counter[tuple[str, str]]()
+    wanted = _runs_with_work().values_list("pool__slug", "tenant", "target_key").annotate(runs=Count("pk"))
+    for pool, tenant, target, count in wanted:
+        # A worker with a tenant's key takes runs of that tenant alone.
+        served = [known[key] for key in ((pool, None), (pool, tenant)) if key in known]
+        if not served:
+            alone[pool] += count
+        elif not any(target in targets for targets in served):
+            unknown[pool, target] += count
+    return alone, unknown
 
 
 def commands() -> Findings:
@@ -150,11 +157,10 @@ def _pools_of_several_with_commands() -> list[str]:
 
 @fine_unless_found("no job is unrunnable")
 def unrunnable_jobs() -> Findings:
-    parked = Job.objects.present().filter(status=JobStatus.UNRUNNABLE)
-    count = parked.count()
-    if not count:
+    unrunnable = Job.objects.present().filter(status=JobStatus.UNRUNNABLE)
+    if not (count := unrunnable.count()):
         return
-    shown = parked.select_related("tenant")[:SHOWN]
+    shown = unrunnable.select_related("tenant")[:SHOWN]
     named = "; ".join(f"{job.tenant}/{job.name}: {job.status_note}" for job in shown)
     yield problem(
         f"{counted(count, 'job is', 'jobs are')} unrunnable: {named}",

@@ -140,6 +140,12 @@ def stated_failure(
     )
 
 
+def worker_lost(line: str, started_at: datetime, finished_at: datetime) -> Outcome:
+    """Make the failure of an attempt whose worker is lost: one group of dead letters, whoever found the loss."""
+    lost = stated_failure(WORKER_LOST, "WorkerLost", line, started_at, finished_at)
+    return replace(lost, fingerprint=_digest(["WorkerLost"]))
+
+
 def as_stopped(outcome: Outcome, reason: str, timeout: float) -> Outcome:
     """Replace the failure of a body that was signalled to stop by the reason for the signal."""
     if outcome.succeeded or reason not in (TIMEOUT, CANCELLED):

@@ -64,7 +64,7 @@ def measure(stage: Stage) -> dict[str, Any]:
     index = fairness_index(list(tenants.values()))
     say(
         f"{due:,} of {database.jobs:,} jobs on one second: triggered within {spike.triggered:.1f} s ({per_second:,} a"
-        f" second), all handed over or parked by their window within {spike.settled:.1f} s"
+        f" second), all handed over or held back by their window within {spike.settled:.1f} s"
     )
     say(
         f"{workers} simulated workers of {slots} slots in all, {occupied:.0%} of them occupied; after"
@@ -135,7 +135,7 @@ def _watch(database: Database, spike: Spike, due: int, seconds: float) -> None:
     wait_until(
         lambda: look(lambda: _dispatched_since(database, triggered)),
         30,
-        "all to be handed over or parked",
+        "all to be handed over or held back",
         interval=LOOK_SECONDS,
     )
     spike.settled = _since(database, spike.at)

@@ -3,9 +3,9 @@
 import ast
 from pathlib import Path
 
+from tests.support.packages import PACKAGES
 from tests.support.processes import CHECKOUT
 
-OURS = ("runs", "jobs", "auditlog", "scheduler_project")
 CLOCKS = {
     ("time", "time"),
     ("time", "time_ns"),
@@ -46,8 +46,8 @@ def looks_at_the_wall(path: Path) -> list[int]:
 def test_only_what_is_said_to_readers_goes_by_the_machines_clock() -> None:
     looking = {
         f"{name}:{line}"
-        for app in OURS
-        for path in (CHECKOUT / app).rglob("*.py")
+        for package in PACKAGES
+        for path in (CHECKOUT / package).rglob("*.py")
         if (name := path.relative_to(CHECKOUT).as_posix()) not in ALLOWED
         and not any(part in name for part in ELSEWHERE)
         for line in looks_at_the_wall(path)

@@ -6,11 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.packages import PACKAGES
 from tests.support.processes import CHECKOUT
 
-MAX_LINE = 120
+MAX_LINE = 100
+# Of code and tables.
+MAX_UNWRAPPED = 120
 PAGES = sorted([*(CHECKOUT / "docs").rglob("*.md"), *CHECKOUT.glob("*.md")])
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+UNWRAPPED = re.compile(r" *\||.*://")
 # Paths of the checkout that prose and code name in backticks or plain words.
 NAMED_PAGE = re.compile(r"docs/[\w/-]+\.md")
 
@@ -48,9 +52,9 @@ def test_links_of_a_page_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
 def test_no_line_is_too_long(page: Path) -> None:
-    assert [
-        number for number, line in enumerate(page.read_text().splitlines(), 1) if len(line) > MAX_LINE
-    ] == []
+    wrapped = [line for line in prose(page).splitlines() if not UNWRAPPED.match(line)]
+    assert [line for line in wrapped if len(line) > MAX_LINE] == []
+    assert [line for line in page.read_text().splitlines() if len(line) > MAX_UNWRAPPED] == []
 
 
 def test_the_index_leads_to_every_page() -> None:
@@ -65,8 +69,7 @@ def test_the_index_leads_to_every_page() -> None:
 
 def test_pages_that_code_names_exist() -> None:
     """Look into error texts, help and comments, which name pages by their path."""
-    folders = ("auditlog", "jobs", "runs", "scheduler_project", "tests")
-    files = [file for folder in folders for file in (CHECKOUT / folder).rglob("*.py")]
+    files = [file for folder in (*PACKAGES, "tests") for file in (CHECKOUT / folder).rglob("*.py")]
     files += [CHECKOUT / name for name in ("Makefile", ".env.example", "docker-compose.yml", "Dockerfile")]
     named = {(page, file) for file in files for page in NAMED_PAGE.findall(file.read_text())}
     assert {(page, str(file)) for page, file in named if not (CHECKOUT / page).exists()} == set()

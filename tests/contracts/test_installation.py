@@ -5,6 +5,7 @@ import subprocess
 
 import pytest
 
+from tests.support.packages import PACKAGES, PYPROJECT
 from tests.support.processes import CHECKOUT
 
 LOCKS = ("requirements.lock", "requirements-dev.lock")
@@ -25,6 +26,20 @@ def test_every_package_of_a_lock_is_pinned_by_hash(name: str) -> None:
 def test_both_locks_agree() -> None:
     pins = [set(re.findall(r"^\S+==\S+", (CHECKOUT / name).read_text(), re.MULTILINE)) for name in LOCKS]
     assert pins[0] < pins[1]
+
+
+def test_each_list_of_our_packages_has_all_of_them() -> None:
+    linted = PYPROJECT["tool"]["importlinter"]["contracts"]
+    [apart] = [one for one in linted if one["name"] == "Apps know of the project only the SDK"]
+    image, sent = (CHECKOUT / "Dockerfile").read_text(), (CHECKOUT / ".dockerignore").read_text()
+    present = {
+        "mypy": PYPROJECT["tool"]["mypy"]["packages"],
+        "the contract of import-linter": [*apart["source_modules"], "scheduler_project"],
+        "COPY of the Dockerfile": re.findall(r"^COPY (\w+) \1$", image, re.MULTILINE),
+        "compileall of the Dockerfile": image.partition("compileall -q ")[2].partition("\n")[0].split(),
+        ".dockerignore": re.findall(r"^!(\w+)$", sent, re.MULTILINE),
+    }
+    assert {name: missing for name, found in present.items() if (missing := set(PACKAGES) - set(found))} == {}
 
 
 def test_make_alone_lists_what_there_is() -> None:

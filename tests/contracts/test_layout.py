@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.support.packages import PACKAGES
 from tests.support.processes import CHECKOUT
 
-APPS = ("auditlog", "jobs", "runs", "scheduler_project")
 GLOSSARY = CHECKOUT / "docs" / "reference" / "glossary.md"
 MAX_NAMES = 21
 MAX_MEDIAN = 8
@@ -20,8 +20,8 @@ GIVEN_CLASSES = {"Command", "Migration"}
 
 
 def product_modules() -> Iterator[Path]:
-    for app in APPS:
-        for file in (CHECKOUT / app).rglob("*.py"):
+    for package in PACKAGES:
+        for file in (CHECKOUT / package).rglob("*.py"):
             if "migrations" not in file.parts and "commands" not in file.parts:
                 yield file
 

@@ -4,6 +4,8 @@ import pytest
 from django.core.management import call_command
 from django.db import connection
 
+from scheduler_project.schema_history import FOLDERS
+
 
 @pytest.mark.django_db
 def test_no_migration_is_missing() -> None:
@@ -14,9 +16,7 @@ def test_no_migration_is_missing() -> None:
 def test_all_our_tables_carry_our_name() -> None:
     from django.apps import apps
 
-    ours = [
-        apps.get_app_config(label) for label in ("beatkeeper_jobs", "beatkeeper_runs", "beatkeeper_auditlog")
-    ]
+    ours = [apps.get_app_config(label) for label in FOLDERS]
     tables = {model._meta.db_table for app in ours for model in app.get_models(include_auto_created=True)}
     assert all(table.startswith("beatkeeper_") for table in tables)
     with connection.cursor() as cursor:

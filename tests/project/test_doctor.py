@@ -384,9 +384,21 @@ def test_a_target_that_no_worker_knows_is_reported() -> None:
     make_run(job, LiveState.BLOCKED, reason=Reason.UNKNOWN_TARGET)
     make_run(job, LiveState.BLOCKED, reason=Reason.CONCURRENCY)
     make_worker(job.pool, known_targets=["kind:http"])
-    assert "1 run waits for tests.succeeds, which no living worker of gpu knows" in problems(
+    assert "1 run waits for tests.succeeds, which no living worker for them in gpu knows" in problems(
         run_checks.workers
     )
+
+
+@needs_database
+def test_a_worker_with_the_key_of_another_tenant_serves_nobody_else() -> None:
+    job = make_job(make_tenant(slug="acme"), make_pool(slug="gpu"))
+    make_run(job)
+    make_worker(job.pool, tenant=make_tenant(slug="other"))
+    assert "1 run waits in the pool gpu, which has no living worker for them" in problems(run_checks.workers)
+    make_worker(job.pool, tenant=job.tenant, known_targets=["kind:http"])
+    assert "1 run waits for tests.succeeds" in problems(run_checks.workers)
+    make_worker(job.pool, tenant=job.tenant)
+    assert problems(run_checks.workers) == ""
 
 
 @needs_database

@@ -43,7 +43,7 @@ class ModelJob:
     # Not planned while it lasts; told when it ends.
     paused: bool = False
     # Paused by the scheduler, which could not plan it: what an edit or a pause then finds is told.
-    parked: bool = False
+    unrunnable: bool = False
     ended: bool = False
 
     @property

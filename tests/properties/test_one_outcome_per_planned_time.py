@@ -108,11 +108,11 @@ class JobsAndSchedulers(RuleBasedStateMachine):
         if model.ended or schedule == model.present.schedule:
             return
         if self._done(dies_at, lambda: services.edit_job(job, {"schedule": schedule})):
-            if model.parked:
+            if model.unrunnable:
                 model.go_on(self.now)
                 model.end(self.now)
                 model.begin(schedule, self.now)
-                model.paused = model.parked = False
+                model.paused = model.unrunnable = False
             elif model.paused:
                 model.go_on(self.now)
                 model.end(self.now)
@@ -133,13 +133,13 @@ class JobsAndSchedulers(RuleBasedStateMachine):
     @rule(data=st.data(), dies_at=st.none() | somewhere)
     def pause(self, data: st.DataObject, dies_at: int | None) -> None:
         job, model = self._some_job(data)
-        if model.ended or (model.paused and not model.parked):
+        if model.ended or (model.paused and not model.unrunnable):
             return
         if self._done(dies_at, lambda: status.pause_job(job)):
-            if model.parked:
+            if model.unrunnable:
                 model.go_on(self.now)
             model.end(self.now)
-            model.paused, model.parked = True, False
+            model.paused, model.unrunnable = True, False
 
     @precondition(lambda self: any(model.paused for model in self.jobs.values()))
     @rule(
@@ -150,7 +150,7 @@ class JobsAndSchedulers(RuleBasedStateMachine):
         job, model = self._job(data.draw(st.sampled_from(paused)))
         if self._done(dies_at, lambda: status.resume_with(job, catch_up=catch_up)):
             model.go_on(self.now)
-            model.paused = model.parked = False
+            model.paused = model.unrunnable = False
 
     @precondition(lambda self: self.jobs)
     @rule(data=st.data())
@@ -160,7 +160,7 @@ class JobsAndSchedulers(RuleBasedStateMachine):
             status.cancel_job(job)
             if not model.paused:
                 model.end(self.now)
-            model.paused, model.parked, model.ended = False, False, True
+            model.paused, model.unrunnable, model.ended = False, False, True
 
     @precondition(lambda self: self.jobs)
     @rule(data=st.data(), ahead=st.integers(1, 5), move=st.none() | st.integers(1, 7200))
@@ -230,7 +230,7 @@ class JobsAndSchedulers(RuleBasedStateMachine):
         job.refresh_from_db()
         if job.status == JobStatus.UNRUNNABLE:
             model.end(job.status_at)
-            model.paused = model.parked = True
+            model.paused = model.unrunnable = True
 
     @rule(jump=jumps)
     def time_passes(self, jump: timedelta) -> None:
@@ -378,7 +378,7 @@ def test_a_time_moved_beyond_the_end_of_its_job_has_one_outcome(ends: str) -> No
 @pytest.mark.parametrize(
     "move", [30, 100, 600, None], ids=["has run", "has come", "is to come", "is skipped"]
 )
-def test_a_changed_time_of_a_job_that_is_parked_has_one_outcome(move: int | None, then: str) -> None:
+def test_a_changed_time_of_a_job_that_is_unrunnable_has_one_outcome(move: int | None, then: str) -> None:
     history, job = JobsAndSchedulers(), cast("st.DataObject", TheOnlyJob())
     try:
         history.create({"every": 60}, "allow_all", {"policy": "all"})
@@ -387,7 +387,7 @@ def test_a_changed_time_of_a_job_that_is_parked_has_one_outcome(move: int | None
         history.time_passes(timedelta(seconds=90))
         history.a_schedule_cannot_be_read(job)
         [model] = history.jobs.values()
-        assert model.parked
+        assert model.unrunnable
         history.schedulers_have_their_turn()
         history.each_planned_time_has_one_outcome()
         if then == "edit":

@@ -30,15 +30,9 @@ def second_connection() -> Iterator[psycopg.Connection[dict[str, Any]]]:
 
 @contextmanager
 def held_open() -> Iterator[psycopg.Connection[Any]]:
-    """Leave what this thread does inside uncommitted until the block ends, or until `let_go`."""
+    """Leave what this thread does inside uncommitted until the block ends, or until it is told to COMMIT."""
     with transaction.atomic():
         yield connection.connection
-
-
-def let_go(holder: psycopg.Connection[Any], how: str = "COMMIT") -> None:
-    """End the transaction in the middle of its block; the block's own end finds another, empty one."""
-    holder.execute(how)
-    holder.execute("BEGIN")
 
 
 @contextmanager
@@ -56,14 +50,24 @@ def meanwhile(action: Callable[[], T]) -> Iterator["Future[T]"]:
         yield thread.submit(act)
 
 
-def wait_until_somebody_waits_for(holder: psycopg.Connection[Any]) -> None:
-    """Until another backend stands behind a lock of this connection: the interleaving is reached, not hoped for."""
+@contextmanager
+def waiting_for(holder: psycopg.Connection[Any], action: Callable[[], T]) -> Iterator["Future[T]"]:
+    """Begin once the action stands behind a lock of the holder: the interleaving is reached, not hoped for."""
     pid = holder.info.backend_pid
 
     def waits(watcher: psycopg.Connection[Any]) -> bool:
         waiting = "SELECT count(*) FROM pg_stat_activity WHERE %s = ANY (pg_blocking_pids(pid))"
         return bool(watcher.execute(waiting, [pid]).fetchone()[0])  # type: ignore[index]
 
-    # On a connection of its own: inside a transaction the view would stand still.
-    with psycopg.connect(dsn(), autocommit=True) as watcher:
-        wait_until(lambda: waits(watcher), what="another connection to wait for ours")
+    with meanwhile(action) as acting:
+        # On a connection of its own: inside a transaction the view would stand still.
+        with psycopg.connect(dsn(), autocommit=True) as watcher:
+            wait_until(lambda: waits(watcher), what="another connection to wait for ours")
+        yield acting
+
+
+def result_after(holder: psycopg.Connection[Any], action: Callable[[], T], how: str = "COMMIT") -> T:
+    """End the holder's transaction once the action waits for it, and return the action's result."""
+    with waiting_for(holder, action) as acting:
+        holder.execute(how)
+        return acting.result(timeout=60)

@@ -1,4 +1,4 @@
-"""Reports, rescuers, dispatch and people at one breaker, each on its own connection: the gate puts them in a row."""
+"""Reports, recovery, dispatch and people at one breaker, each on its own connection: the gate puts them in a row."""
 
 from contextlib import ExitStack
 from datetime import timedelta
@@ -14,7 +14,7 @@ from runs.states import LiveState
 from scheduler_project.sdk.ledger.interface import Claim, Ledger
 from scheduler_project.sdk.ledger.postgres import SQL
 from scheduler_project.sdk.retries import Verdict
-from tests.races.staging import Session, meanwhile, second_connection, wait_until_somebody_waits_for
+from tests.races.staging import Session, result_after, second_connection, waiting_for
 from tests.runs.ledger.claims import DEAD, SUCCESS, claim_next, failed, succeeded, tell
 from tests.runs.ledger.claims import either_ledger as ledger
 from tests.support.factories import make_job, make_run, make_worker, now
@@ -57,14 +57,11 @@ def test_two_failures_reported_at_once_are_two(ledger: Ledger, job: Job) -> None
     with second_connection() as first:
         first.execute(SQL["lock_gate"], {"job_id": job.pk})
         first.execute(SQL["note_breaker"], {"job_id": job.pk, "run_id": one.run_id, "failed": True})
-        with meanwhile(lambda: tell(ledger, two, failed(), DEAD)) as report:
-            wait_until_somebody_waits_for(first)
-            first.commit()
-            assert report.result(timeout=60) == "dead"
+        assert result_after(first, lambda: tell(ledger, two, failed(), DEAD)) == "dead"
     assert (Breaker.objects.get().state, Breaker.objects.get().failures) == (BreakerState.OPEN, 2)
 
 
-def test_two_rescuers_send_one_probe(first: Session, second: Session, job: Job) -> None:
+def test_two_recoveries_send_one_probe(first: Session, second: Session, job: Job) -> None:
     opened(job)
     held(job, 3)
     with first.transaction():
@@ -87,10 +84,8 @@ def test_a_failure_of_the_probe_that_meets_a_person_who_closes_opens_nothing_twi
     with second_connection() as reporter:
         reporter.execute(SQL["lock_gate"], {"job_id": job.pk})
         reporter.execute(SQL["note_breaker"], {"job_id": job.pk, "run_id": probe.run_id, "failed": True})
-        with meanwhile(lambda: breakers.close_breaker(job, "fixed")) as person:
-            wait_until_somebody_waits_for(reporter)
-            reporter.commit()
-            assert person.result(timeout=60).state == BreakerState.CLOSED
+        closed = result_after(reporter, lambda: breakers.close_breaker(job, "fixed"))
+        assert closed.state == BreakerState.CLOSED
     states = LiveRun.objects.filter(pk__in=[run.pk for run in waiting]).values_list("state", flat=True)
     assert set(states) == {"ready"}
 
@@ -104,8 +99,7 @@ def test_a_probe_that_succeeds_while_another_is_chosen_leaves_no_run_behind(
     with ExitStack() as sweeping:
         sweeping.enter_context(first.transaction())
         look(first, job)
-        with meanwhile(lambda: tell(ledger, probe, succeeded(), SUCCESS)) as report:
-            wait_until_somebody_waits_for(first)
+        with waiting_for(first, lambda: tell(ledger, probe, succeeded(), SUCCESS)) as report:
             assert Breaker.objects.get().probe == probe.run_id, "it is under way: no other is chosen"
             sweeping.close()
             assert report.result(timeout=60) == "succeeded"

@@ -16,7 +16,7 @@ from jobs.services.status import pause_job, resume_job
 from runs.models import Run
 from runs.scheduler.trigger.trigger import trigger_due
 from scheduler_project.sdk.ids import run_id
-from tests.races.staging import held_open, let_go, meanwhile, second_connection, wait_until_somebody_waits_for
+from tests.races.staging import held_open, meanwhile, result_after, second_connection, waiting_for
 from tests.support.factories import job_spec, make_due, make_tenant, post_job
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -49,10 +49,7 @@ def test_an_edit_waits_for_a_job_that_is_being_planned_and_finds_it(calendar: Ca
     with held_open() as first:
         job = create_job(calendar.tenant, job_spec(schedule=AT_NOON))
         noon = next_of(job)
-        with meanwhile(closing(calendar, noon)) as edit:
-            wait_until_somebody_waits_for(first)
-            let_go(first)
-            edit.result(timeout=60)
+        result_after(first, closing(calendar, noon))
     assert next_of(job) == noon
     rearm_all()
     assert next_of(job) == noon + DAY
@@ -65,10 +62,7 @@ def test_a_job_that_takes_up_a_calendar_while_it_is_edited_plans_by_the_new_edit
     noon = next_of(job)
     with held_open() as first:
         closing(calendar, noon)()
-        with meanwhile(lambda: edit_job(job, {"schedule": AT_NOON})) as edit:
-            wait_until_somebody_waits_for(first)
-            let_go(first)
-            edit.result(timeout=60)
+        result_after(first, lambda: edit_job(job, {"schedule": AT_NOON}))
     assert next_of(job) == noon + DAY
 
 
@@ -88,10 +82,7 @@ def test_a_pass_that_meets_an_edit_of_a_job_comes_wholly_after_it(calendar: Cale
         # From noon on: between 12:00 and 12:30 the next time would be of today.
         later = {**AT_NOON, "cron": "30 12 * * *", "start": noon.isoformat()}
         edit_job(job, {"schedule": later})
-        with meanwhile(rearm_all) as pass_over:
-            wait_until_somebody_waits_for(first)
-            let_go(first)
-            pass_over.result(timeout=60)
+        result_after(first, rearm_all)
     assert next_of(job) == noon + DAY + timedelta(minutes=30)
 
 
@@ -104,10 +95,7 @@ def test_a_pass_that_meets_a_resume_sets_the_clock_after_it(calendar: Calendar) 
         resume_job(job)
         with meanwhile(closing(calendar, noon)) as edit:
             edit.result(timeout=60)
-        with meanwhile(rearm_all) as pass_over:
-            wait_until_somebody_waits_for(first)
-            let_go(first)
-            pass_over.result(timeout=60)
+        result_after(first, rearm_all)
     assert next_of(job) == noon + DAY
 
 
@@ -119,10 +107,7 @@ def test_a_pass_that_meets_the_trigger_keeps_its_run(calendar: Calendar) -> None
         assert trigger_due(scheduler, range(JOB_SLICES)).runs == 1
         with meanwhile(closing(calendar, noon)) as edit:
             edit.result(timeout=60)
-        with meanwhile(rearm_all) as pass_over:
-            wait_until_somebody_waits_for(scheduler)
-            let_go(scheduler)
-            pass_over.result(timeout=60)
+        result_after(scheduler, rearm_all)
     assert Run.objects.get(job=job).pk == run_id(job.pk, planned)
     assert next_of(job) == noon + DAY
 
@@ -133,11 +118,10 @@ def test_an_edit_during_a_pass_begins_anew(calendar: Calendar) -> None:
     closing(calendar, noon)()
     with held_open() as first:
         JobClock.objects.select_for_update().get(job=job)
-        with meanwhile(rearm_calendars) as pass_over:
-            wait_until_somebody_waits_for(first)
+        with waiting_for(first, rearm_calendars) as pass_over:
             with meanwhile(closing(calendar, noon, noon + DAY)) as edit:
                 edit.result(timeout=60)
-            let_go(first)
+            first.execute("COMMIT")
             assert pass_over.result(timeout=60) == 1
     calendar.refresh_from_db()
     assert (calendar.edition, calendar.rearmed_to) == (3, NO_JOB)
@@ -182,11 +166,8 @@ def test_a_calendar_deleted_while_a_job_takes_it_up_stays(calendar: Calendar) ->
     post_job(calendar.tenant)
     with held_open() as first:
         create_job(calendar.tenant, job_spec(schedule=AT_NOON))
-        with meanwhile(lambda: delete_calendar(calendar)) as delete:
-            wait_until_somebody_waits_for(first)
-            let_go(first)
-            with pytest.raises(InUse, match="jobs plan by"):
-                delete.result(timeout=60)
+        with pytest.raises(InUse, match="jobs plan by"):
+            result_after(first, lambda: delete_calendar(calendar))
     calendar.refresh_from_db()
     assert calendar.deleted_at is None
 
@@ -195,20 +176,14 @@ def test_a_job_that_takes_up_a_calendar_while_it_is_deleted_is_refused(calendar:
     post_job(calendar.tenant)
     with held_open() as first:
         delete_calendar(calendar)
-        with meanwhile(lambda: create_job(calendar.tenant, job_spec(schedule=AT_NOON))) as create:
-            wait_until_somebody_waits_for(first)
-            let_go(first)
-            with pytest.raises(InvalidInput, match="there is no calendar"):
-                create.result(timeout=60)
+        with pytest.raises(InvalidInput, match="there is no calendar"):
+            result_after(first, lambda: create_job(calendar.tenant, job_spec(schedule=AT_NOON)))
     assert Job.objects.count() == 1
 
 
 def test_two_edits_at_once_both_count(calendar: Calendar) -> None:
     with held_open() as first:
         edit_calendar(calendar, {"dates": ["2099-12-25"]})
-        with meanwhile(lambda: edit_calendar(calendar, {"timezone": "Europe/Berlin"})) as second:
-            wait_until_somebody_waits_for(first)
-            let_go(first)
-            second.result(timeout=60)
+        result_after(first, lambda: edit_calendar(calendar, {"timezone": "Europe/Berlin"}))
     calendar.refresh_from_db()
     assert (calendar.edition, calendar.timezone, len(calendar.dates)) == (3, "Europe/Berlin", 1)

@@ -18,7 +18,7 @@ from scheduler_project.sdk.ledger.callback_token import token_of
 from scheduler_project.sdk.ledger.interface import Claim, CompletedClaim, Ledger
 from scheduler_project.sdk.ledger.postgres import SQL, report_values
 from scheduler_project.sdk.retries import verdict_on
-from tests.races.staging import dsn, meanwhile, second_connection, wait_until_somebody_waits_for
+from tests.races.staging import dsn, meanwhile, result_after, second_connection, waiting_for
 from tests.runs.ledger.claims import either_ledger as ledger
 from tests.runs.ledger.test_callbacks import accepted, claimed, waiting
 from tests.support.factories import make_run, now
@@ -49,10 +49,7 @@ def test_a_callback_that_meets_the_report_of_the_202_waits_for_it_and_ends_the_r
     values = report_values([CompletedClaim(claim, outcome, verdict_on(outcome, 1, claim.retry))])
     with second_connection() as worker:
         worker.execute(SQL["end_attempts"], values)
-        with meanwhile(lambda: complete(claim, token)) as callback:
-            wait_until_somebody_waits_for(worker)
-            worker.commit()
-            assert callback.result(timeout=60)["state"] == "succeeded"
+        assert result_after(worker, lambda: complete(claim, token))["state"] == "succeeded"
     assert Run.objects.get().ended_from == "waiting_callback"
     assert (Attempt.objects.count(), LiveRun.objects.count()) == (1, 0)
 
@@ -63,12 +60,9 @@ def test_the_report_of_a_202_that_meets_the_callback_waits_for_it_and_changes_no
     outcome = accepted(claim)
     with second_connection() as web:
         web.execute(SQL["end_attempts"], _completion(claim))
-        with meanwhile(
-            lambda: ledger.report([CompletedClaim(claim, outcome, verdict_on(outcome, 1, claim.retry))])
-        ) as report:
-            wait_until_somebody_waits_for(web)
-            web.commit()
-            report.result(timeout=60)
+        result_after(
+            web, lambda: ledger.report([CompletedClaim(claim, outcome, verdict_on(outcome, 1, claim.retry))])
+        )
     assert Run.objects.get().state == "succeeded"
     assert (Attempt.objects.get().callback_content, LiveRun.objects.count()) == ("c" * 64, 0)
 
@@ -78,10 +72,7 @@ def test_of_a_callback_and_a_missed_deadline_the_first_ends_the_attempt(ledger: 
     LiveRun.objects.update(wake_at=now() - timedelta(seconds=1))
     with second_connection() as web:
         web.execute(SQL["end_attempts"], _completion(claim))
-        with meanwhile(give_up) as rescue:
-            wait_until_somebody_waits_for(web)
-            web.commit()
-            rescue.result(timeout=60)
+        result_after(web, give_up)
     assert Run.objects.get().state == "succeeded"
     assert Attempt.objects.get().outcome == "succeeded"
 
@@ -89,12 +80,9 @@ def test_of_a_callback_and_a_missed_deadline_the_first_ends_the_attempt(ledger: 
 def test_a_callback_after_a_missed_deadline_learns_of_it(ledger: Ledger) -> None:
     claim, token = waiting(ledger)
     overdue = callbacks.overdue(django_session(), now() + timedelta(days=1), 100)
-    with second_connection() as rescue:
-        rescue.execute(SQL["end_attempts"], report_values(overdue))
-        with meanwhile(lambda: complete(claim, token)) as callback:
-            wait_until_somebody_waits_for(rescue)
-            rescue.commit()
-            assert callback.result(timeout=60) == "callback_over"
+    with second_connection() as recovery:
+        recovery.execute(SQL["end_attempts"], report_values(overdue))
+        assert result_after(recovery, lambda: complete(claim, token)) == "callback_over"
     assert LiveRun.objects.get().state == LiveState.DELAYED
     assert Attempt.objects.get().outcome == "timeout"
 
@@ -103,10 +91,7 @@ def test_a_callback_that_meets_a_cancel_learns_of_it(ledger: Ledger) -> None:
     claim, token = waiting(ledger)
     with second_connection() as web:
         _cancel(web, claim)
-        with meanwhile(lambda: complete(claim, token)) as callback:
-            wait_until_somebody_waits_for(web)
-            web.commit()
-            assert callback.result(timeout=60) == "callback_over"
+        assert result_after(web, lambda: complete(claim, token)) == "callback_over"
     assert Run.objects.get().state == "cancelled"
 
 
@@ -114,10 +99,8 @@ def test_a_cancel_that_meets_a_callback_finds_the_run_ended(ledger: Ledger) -> N
     claim, _ = waiting(ledger)
     with second_connection() as web:
         web.execute(SQL["end_attempts"], _completion(claim))
-        with second_connection() as other, meanwhile(lambda: _cancel(other, claim)) as cancel:
-            wait_until_somebody_waits_for(web)
-            web.commit()
-            assert cancel.result(timeout=60) == Cancelled([], [])
+        with second_connection() as other:
+            assert result_after(web, lambda: _cancel(other, claim)) == Cancelled([], [])
             other.commit()
     assert Run.objects.get().state == "succeeded"
 
@@ -132,8 +115,7 @@ def test_of_two_callbacks_one_ends_the_run_and_the_other_learns_what_became_of_i
     content = callbacks.read_content(SUCCESS).digest
     with second_connection() as first:
         first.execute(SQL["end_attempts"], _completion(claim, content))
-        with meanwhile(lambda: complete(claim, token, **second)) as other:
-            wait_until_somebody_waits_for(first)
+        with waiting_for(first, lambda: complete(claim, token, **second)) as other:
             first.commit()
             assert _state(other) == answer
     assert Attempt.objects.count() == 1 and Run.objects.get().state == "succeeded"

@@ -18,7 +18,7 @@ from runs.models import LiveRun, MissedSpan, Run
 from runs.scheduler.catch_up.catch_up import catch_up_once
 from runs.scheduler.partitions.lock_session import connect
 from runs.scheduler.trigger.trigger import trigger_due
-from tests.races.staging import Session, dsn, meanwhile, wait_until_somebody_waits_for
+from tests.races.staging import Session, dsn, held_open, result_after, waiting_for
 from tests.support.factories import make_job, make_run, now, post_job
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -80,14 +80,9 @@ def test_a_step_that_dies_leaves_its_times_to_the_next(first: Session, second: S
 def test_a_run_that_somebody_inserted_meanwhile_is_found_by_its_key(first: Session, second: Session) -> None:
     job, times = make_behind()
     trigger_due(second, ALL)
-    with transaction.atomic():
+    with held_open() as holder:
         make_run(job, planned_at=times[0])
-        with meanwhile(lambda: catch_up_once(second, ALL)) as stepping:
-            holder = transaction.get_connection().connection
-            wait_until_somebody_waits_for(holder)
-            holder.execute("COMMIT")
-            holder.execute("BEGIN")
-            assert stepping.result(timeout=60).runs == 0
+        assert result_after(holder, lambda: catch_up_once(second, ALL)).runs == 0
     assert planned(job) == times[:1]
 
 
@@ -99,10 +94,7 @@ def test_a_job_that_ends_during_a_step_ends_what_the_step_made(
     trigger_due(first, ALL)
     first.execute("BEGIN")
     assert catch_up_once(first, ALL).runs == 1
-    with meanwhile(lambda: end(job)) as ending:
-        wait_until_somebody_waits_for(first)
-        first.execute("COMMIT")
-        ending.result(timeout=60)
+    result_after(first, lambda: end(job))
     assert not LiveRun.objects.filter(job=job).exists()
     let_pace_pass()
     assert catch_up_once(first, ALL).runs == 0
@@ -145,12 +137,7 @@ class TestSuspensions:
         suspension = make_suspension(job.tenant)
         first.execute("BEGIN")
         assert trigger_due(first, ALL).spans == 1
-        with meanwhile(
-            lambda: Suspension.objects.filter(pk=suspension.pk).update(lifted_at=now())
-        ) as lifting:
-            wait_until_somebody_waits_for(first)
-            first.execute("COMMIT")
-            lifting.result(timeout=60)
+        result_after(first, lambda: Suspension.objects.filter(pk=suspension.pk).update(lifted_at=now()))
         assert (catch_up_once(first, ALL).settled, catch_up_once(first, ALL).ended) == (1, 1)
         assert outcomes(job, times) == [1, 1, 1]
 
@@ -175,8 +162,7 @@ class TestSuspensions:
         first.execute("BEGIN")
         assert trigger_due(first, ALL).spans == 1
         later, later_times = make_behind(tenant=job.tenant)
-        with meanwhile(lambda: lift_suspension(suspension)) as lifting:
-            wait_until_somebody_waits_for(first)
+        with waiting_for(first, lambda: lift_suspension(suspension)) as lifting:
             assert trigger_due(second, ALL).spans == 0
             first.execute("COMMIT")
             lifting.result(timeout=60)
@@ -208,10 +194,7 @@ class TestSuspensions:
         first.execute(
             "UPDATE beatkeeper_suspension SET lifted_at = %s WHERE id = %s", [times[1], suspension.pk]
         )
-        with meanwhile(lambda: edit_job(job, {"schedule": {"every": 60}})) as editing:
-            wait_until_somebody_waits_for(first)
-            first.execute("COMMIT")
-            editing.result(timeout=60)
+        result_after(first, lambda: edit_job(job, {"schedule": {"every": 60}}))
         assert outcomes(job, times) == [1, 1, 1]
         assert MissedSpan.objects.get(job=job, suspension=suspension).to_at == times[1]
 

@@ -23,7 +23,7 @@ from runs.states import LiveState, Trigger
 from scheduler_project.sdk.ledger.interface import Claim, Ledger, given_back
 from scheduler_project.sdk.ledger.postgres import SQL, PostgresLedger
 from scheduler_project.sdk.retries import Verdict
-from tests.races.staging import Session, dsn, meanwhile, wait_until_somebody_waits_for
+from tests.races.staging import Session, dsn, result_after
 from tests.runs.ledger.claims import (
     SUCCESS,
     WayToLedger,
@@ -138,7 +138,7 @@ def _end(own: PostgresLedger | RemoteLedgers, claim: Claim, chance: random.Rando
 
 
 def test_limits_and_waiting_are_exact_with_everybody_at_once(way_to_either_ledger: WayToLedger) -> None:
-    """Two dispatchers, which production never has, triggers, workers, rescue, cancels, and a limit that is edited."""
+    """Two dispatchers, which production never has, triggers, workers, recovery, cancels, and a limit that is edited."""
     pool, tenant = make_pool(), make_tenant()
     shared = {"tenant": tenant, "pool": pool}
     limited = make_job(**shared, max_concurrency=LIMIT, spec={"retry": AGAIN})  # type: ignore[arg-type]
@@ -153,7 +153,7 @@ def test_limits_and_waiting_are_exact_with_everybody_at_once(way_to_either_ledge
     for name in ("first", "second"):
         crowd.session(name, lambda session: dispatch_pool(session, pool.pk, now()))
     memory = RecoveryMemory()
-    crowd.session("rescue", lambda session: recover_once(session, memory, now()))
+    crowd.session("recovery", lambda session: recover_once(session, memory, now()))
     crowd.session("trigger", lambda session: trigger_due(session, ALL))
     crowd.watch(OVER_THE_LIMIT, limited.pk, LIMIT)
     crowd.watch(OVER_THE_LIMIT, ending.pk, 1)
@@ -219,10 +219,7 @@ class TestEditsOfALimit:
         job = self.job(3)
         first.execute("BEGIN")
         assert dispatch_pool(first, job.pool_id, now()).queued == 3
-        with meanwhile(lambda: edit_job(job, {"max_concurrency": 1})) as edit:
-            wait_until_somebody_waits_for(first)
-            first.execute("COMMIT")
-            edit.result(timeout=60)
+        result_after(first, lambda: edit_job(job, {"max_concurrency": 1}))
         for left in (2, 1):
             _end_one(ledger, job)
             assert dispatch_pool(second, job.pool_id, now()).queued == 0

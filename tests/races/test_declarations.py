@@ -1,4 +1,4 @@
-"""Declarations are applied on the thread that rescues: whoever holds one of their jobs must not hold rescue."""
+"""Declarations are applied on the thread that recovers: whoever holds one of their jobs must not hold recovery."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -19,8 +19,8 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def rescuing() -> Iterator[RecoveryLoop]:
-    with LockSession(dsn(), "rescue") as session:
+def recovery() -> Iterator[RecoveryLoop]:
+    with LockSession(dsn(), "recovery") as session:
         yield RecoveryLoop(session, RecoveryMemory(), lambda: None)
 
 
@@ -35,7 +35,7 @@ def is_applied(declaration: Declaration) -> bool:
     return declaration.applied_at is not None and declaration.error == ""
 
 
-def test_a_clock_that_somebody_holds_stops_neither_rescue_nor_others(rescuing: RecoveryLoop) -> None:
+def test_a_clock_that_somebody_holds_stops_neither_recovery_nor_others(recovery: RecoveryLoop) -> None:
     tenant, pool = make_tenant(), make_pool()
     held, free = (post_job(tenant, pool=pool.slug, name=name) for name in ("held", "free"))
     late, other = declare(held), declare(free)
@@ -43,16 +43,16 @@ def test_a_clock_that_somebody_holds_stops_neither_rescue_nor_others(rescuing: R
         # Whoever waits for it longer than that finds it gone, and the test fails.
         holder.execute("SET idle_in_transaction_session_timeout = '12s'")
         holder.execute("SELECT FROM beatkeeper_job_clock WHERE job_id = %s FOR UPDATE", [held.pk])
-        wait_until(lambda: rescuing.step() and is_applied(other), 10, "the other declaration")
+        wait_until(lambda: recovery.step() and is_applied(other), 10, "the other declaration")
         delayed = make_run(free, "delayed", wake_at=now())
         wait_until(
-            lambda: rescuing.step() and LiveRun.objects.get(pk=delayed.pk).state == "ready",
+            lambda: recovery.step() and LiveRun.objects.get(pk=delayed.pk).state == "ready",
             10,
             "the delayed run",
         )
         assert not is_applied(late)
         holder.rollback()
-    wait_until(lambda: rescuing.step() and is_applied(late), 10, "the declaration that was put off")
+    wait_until(lambda: recovery.step() and is_applied(late), 10, "the declaration that was put off")
     assert Job.objects.get(name="held").priority == 7
 
 

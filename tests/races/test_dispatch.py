@@ -1,4 +1,4 @@
-"""Dispatch, rescue and cancel against claims and reports, each on its own connection."""
+"""Dispatch, recovery and cancel against claims and reports, each on its own connection."""
 
 from datetime import timedelta
 from typing import Any
@@ -18,18 +18,10 @@ from runs.transitions import cancel_live_runs, mark_queued, recall, release_bloc
 from scheduler_project.sdk.errors import LedgerUnavailable
 from scheduler_project.sdk.ledger import postgres
 from scheduler_project.sdk.ledger.clock_skew import RoundTrip
-from scheduler_project.sdk.ledger.interface import (
-    Beat,
-    Claim,
-    ClaimRequest,
-    Ledger,
-    WorkQueue,
-    base_token,
-    given_back,
-)
+from scheduler_project.sdk.ledger.interface import Beat, Claim, Ledger, given_back
 from scheduler_project.sdk.ledger.postgres import SQL, claim_values
-from tests.races.staging import Session, meanwhile, wait_until_somebody_waits_for
-from tests.runs.ledger.claims import SUCCESS, claim_next, open_ledger, succeeded, tell
+from tests.races.staging import Session, result_after, waiting_for
+from tests.runs.ledger.claims import SUCCESS, claim_next, claim_request, open_ledger, succeeded, tell
 from tests.runs.ledger.claims import either_ledger as ledger
 from tests.support.factories import (
     make_job,
@@ -161,8 +153,7 @@ def test_what_a_dispatch_is_about_to_mark_is_left_alone_by_others(first: Session
     wanted = {**queue, "counts": [5], "need_tags": False}
     ((ctid, *_),) = rows(first, "next_ready", wanted)
     assert rows(second, "next_ready", wanted) == []
-    with meanwhile(lambda: cancel_live_runs(second, [run.pk], "enough")) as cancelling:
-        wait_until_somebody_waits_for(first)
+    with waiting_for(first, lambda: cancel_live_runs(second, [run.pk], "enough")) as cancelling:
         assert mark_queued(first, [ctid]) == 1
         first.execute("COMMIT")
         assert cancelling.result(timeout=60).ended == [run.pk]
@@ -178,10 +169,7 @@ def test_a_report_that_meets_a_dispatch_releases_what_was_blocked_meanwhile(
     make_run(job)
     first.execute("BEGIN")
     assert dispatch(first, job).blocked == 1
-    with meanwhile(lambda: tell(ledger, claim, succeeded(), SUCCESS)) as report:
-        wait_until_somebody_waits_for(first)
-        first.execute("COMMIT")
-        assert report.result(timeout=60) == "succeeded"
+    assert result_after(first, lambda: tell(ledger, claim, succeeded(), SUCCESS)) == "succeeded"
     assert state(job) == ["ready"]
 
 
@@ -217,10 +205,7 @@ def test_a_cancel_that_meets_a_claim_waits_and_asks_the_worker(first: Session, s
     run = make_run(job, LiveState.QUEUED)
     first.execute("BEGIN")
     first.execute(SQL["claim"], _claim_values(job, worker))
-    with meanwhile(lambda: cancel_live_runs(second, [run.pk], "enough")) as cancelling:
-        wait_until_somebody_waits_for(first)
-        first.execute("COMMIT")
-        assert cancelling.result(timeout=60).requested == [run.pk]
+    assert result_after(first, lambda: cancel_live_runs(second, [run.pk], "enough")).requested == [run.pk]
     run.refresh_from_db()
     assert run.cancel_requested_at is not None
 
@@ -247,7 +232,7 @@ def test_a_dispatch_that_meets_a_cancel_marks_nothing(first: Session, second: Se
     assert not LiveRun.objects.exists()
 
 
-def test_a_rescue_that_meets_a_report_waits_and_takes_nothing(
+def test_a_recovery_that_meets_a_report_waits_and_takes_nothing(
     ledger: Ledger, first: Session, second: Session
 ) -> None:
     job = make_job()
@@ -256,14 +241,11 @@ def test_a_rescue_that_meets_a_report_waits_and_takes_nothing(
     first.execute(
         "UPDATE beatkeeper_live_run SET state = 'delayed', wake_at = now(), worker = NULL, claim_token = NULL"
     )
-    with meanwhile(lambda: fail_claims(second, {claim.run_id: claim.claim_seq}, "lost")) as losing:
-        wait_until_somebody_waits_for(first)
-        first.execute("COMMIT")
-        assert losing.result(timeout=60) == {}
+    assert result_after(first, lambda: fail_claims(second, {claim.run_id: claim.claim_seq}, "lost")) == {}
     assert not Attempt.objects.exists()
 
 
-def test_a_report_after_the_rescue_changes_nothing(ledger: Ledger, first: Session) -> None:
+def test_a_report_after_recovery_changes_nothing(ledger: Ledger, first: Session) -> None:
     job = make_job()
     claim = claimed(ledger, job)
     assert fail_claims(first, {claim.run_id: claim.claim_seq}, "lost") == {claim.run_id: "delayed"}
@@ -273,7 +255,7 @@ def test_a_report_after_the_rescue_changes_nothing(ledger: Ledger, first: Sessio
     assert [attempt.outcome for attempt in Attempt.objects.all()] == ["lost"]
 
 
-def test_a_report_after_rescue_and_a_second_claim_changes_nothing(ledger: Ledger, first: Session) -> None:
+def test_a_report_after_recovery_and_a_second_claim_changes_nothing(ledger: Ledger, first: Session) -> None:
     job = make_job()
     claim = claimed(ledger, job)
     fail_claims(first, {claim.run_id: claim.claim_seq}, "lost")
@@ -288,7 +270,7 @@ def test_a_report_after_rescue_and_a_second_claim_changes_nothing(ledger: Ledger
 
 
 def test_a_heartbeat_that_lands_in_time_spares_its_node(first: Session, second: Session) -> None:
-    """Rescue has read the silent nodes; before it writes, one of them is heard of again."""
+    """Recovery has read the silent nodes; before it writes, one of them is heard of again."""
     job = make_job()
     silent = now() - 31 * SECOND
     worker = make_worker(job.pool, last_beat_at=silent)
@@ -416,5 +398,4 @@ def test_what_a_dispatch_blocks_for_a_pause_lifted_meanwhile_is_found_by_the_nex
 
 
 def _claim_values(job: Job, worker: WorkerNode) -> dict[str, Any]:
-    queue = WorkQueue(0, job.pool_id, job.tenant_id, "")
-    return claim_values(ClaimRequest(worker.incarnation, base_token(), queue, worker.known_targets))
+    return claim_values(claim_request(job, worker=worker, known=worker.known_targets))

@@ -28,7 +28,7 @@ Begin = Callable[[LockSession], Loop]
 LOOPS: dict[str, tuple[Begin, int]] = {
     "trigger": (lambda session: TriggerLoop(session, BatchSize("trigger", 100), lambda: None), JOBS),
     "dispatch": (lambda session: DispatchLoop(session, Publishers({})), POOLS),
-    "rescue": (lambda session: RecoveryLoop(session, RecoveryMemory(), lambda: None), RECOVERY),
+    "recovery": (lambda session: RecoveryLoop(session, RecoveryMemory(), lambda: None), RECOVERY),
 }
 
 

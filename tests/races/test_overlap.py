@@ -23,7 +23,7 @@ from scheduler_project.sdk.ledger import postgres
 from scheduler_project.sdk.ledger.interface import Claim, CompletedClaim, Ledger
 from scheduler_project.sdk.ledger.postgres import SQL, report_values
 from scheduler_project.sdk.retries import Verdict
-from tests.races.staging import Session, meanwhile, second_connection, wait_until_somebody_waits_for
+from tests.races.staging import Session, result_after, second_connection, waiting_for
 from tests.runs.ledger.claims import SUCCESS, claim_next, failed, once_it_answers, succeeded, tell
 from tests.runs.ledger.claims import either_ledger as ledger
 from tests.support.factories import make_due, make_job, make_run, make_worker, now, post_job
@@ -77,10 +77,7 @@ class TestTriggerAndReport:
         make_due(job)
         first.execute("BEGIN")
         assert trigger_due(first, ALL).runs == 1
-        with meanwhile(lambda: tell(ledger, claim, succeeded(), SUCCESS)) as report:
-            wait_until_somebody_waits_for(first)
-            first.execute("COMMIT")
-            assert report.result(timeout=60) == "succeeded"
+        assert result_after(first, lambda: tell(ledger, claim, succeeded(), SUCCESS)) == "succeeded"
         assert unfinished(job) == [("ready", "")]
 
     @pytest.mark.parametrize("policy", ["buffer_one", "cancel_other"])
@@ -110,10 +107,7 @@ class TestTriggerAndReport:
         make_due(job)
         first.execute("BEGIN")
         assert trigger_due(first, ALL).runs == 1
-        with meanwhile(lambda: tell(ledger, claim, succeeded(), SUCCESS)) as report:
-            wait_until_somebody_waits_for(first)
-            first.execute("COMMIT")
-            assert report.result(timeout=60) == "succeeded"
+        assert result_after(first, lambda: tell(ledger, claim, succeeded(), SUCCESS)) == "succeeded"
         assert unfinished(job) == [("ready", "")]
 
     def test_an_edit_settles_what_is_due_after_the_report(self, first: Session, ledger: Ledger) -> None:
@@ -123,10 +117,7 @@ class TestTriggerAndReport:
         make_due(job)
         first.execute("BEGIN")
         report_halfway(first, claim)
-        with meanwhile(lambda: edit_job(job, {"schedule": {"every": 3600}})) as edit:
-            wait_until_somebody_waits_for(first)
-            first.execute("COMMIT")
-            edit.result(timeout=60)
+        result_after(first, lambda: edit_job(job, {"schedule": {"every": 3600}}))
         assert unfinished(job) == [("ready", "")]
 
 
@@ -138,8 +129,7 @@ class TestReportAndReport:
         oldest, _ = waiting(job), waiting(job)
         first.execute("BEGIN")
         report_halfway(first, claims[0])
-        with meanwhile(lambda: tell(ledger, claims[1], succeeded(), SUCCESS)) as report:
-            wait_until_somebody_waits_for(first)
+        with waiting_for(first, lambda: tell(ledger, claims[1], succeeded(), SUCCESS)) as report:
             assert release_waiting(first, [job.pk]) == 0
             first.execute("COMMIT")
             report.result(timeout=60)
@@ -154,10 +144,7 @@ class TestReportAndReport:
         waiting(job)
         first.execute("BEGIN")
         report_halfway(first, claims[0], "delayed")
-        with meanwhile(lambda: tell(ledger, claims[1], succeeded(), SUCCESS)) as report:
-            wait_until_somebody_waits_for(first)
-            first.execute("COMMIT")
-            report.result(timeout=60)
+        result_after(first, lambda: tell(ledger, claims[1], succeeded(), SUCCESS))
         assert unfinished(job) == [("blocked", "overlap"), ("delayed", "retry")]
 
 
@@ -171,10 +158,7 @@ class TestCancelAndReport:
             canceller.execute(SQL["lock_gate"], {"job_id": job.pk})
             canceller.execute("DELETE FROM beatkeeper_live_run WHERE id = %s", [other.pk])
             assert release_waiting(canceller, [job.pk]) == 0
-            with meanwhile(lambda: tell(ledger, claim, succeeded(), SUCCESS)) as report:
-                wait_until_somebody_waits_for(canceller)
-                canceller.commit()
-                report.result(timeout=60)
+            result_after(canceller, lambda: tell(ledger, claim, succeeded(), SUCCESS))
         assert unfinished(job) == [("ready", "")]
 
     def test_a_cancel_waits_for_the_report_of_the_other_run(self, first: Session, ledger: Ledger) -> None:
@@ -184,10 +168,7 @@ class TestCancelAndReport:
         waiting(job)
         first.execute("BEGIN")
         report_halfway(first, claim)
-        with meanwhile(lambda: cancel_run(other.run)) as cancel:
-            wait_until_somebody_waits_for(first)
-            first.execute("COMMIT")
-            cancel.result(timeout=60)
+        result_after(first, lambda: cancel_run(other.run))
         assert unfinished(job) == [("ready", "")]
 
     def test_a_cancel_of_what_waits_meets_its_release(self, first: Session, ledger: Ledger) -> None:
@@ -198,10 +179,7 @@ class TestCancelAndReport:
         first.execute("BEGIN")
         report_halfway(first, claim)
         assert release_waiting(first, [job.pk]) == 1
-        with meanwhile(lambda: cancel_run(released.run)) as cancel:
-            wait_until_somebody_waits_for(first)
-            first.execute("COMMIT")
-            cancel.result(timeout=60)
+        result_after(first, lambda: cancel_run(released.run))
         assert Run.objects.get(pk=released.pk).state == "cancelled"
         assert unfinished(job) == [("ready", "")]
 
@@ -258,20 +236,14 @@ class TestReleaseAndTrigger:
         waiting(job)
         first.execute("BEGIN")
         assert release_waiting(first, [job.pk]) == 1
-        with meanwhile(lambda: release_waiting(second, [job.pk])) as other:
-            wait_until_somebody_waits_for(first)
-            first.execute("COMMIT")
-            assert other.result(timeout=60) == 0
+        assert result_after(first, lambda: release_waiting(second, [job.pk])) == 0
 
     def test_what_an_edit_lets_go_is_let_go_once(self, first: Session, second: Session) -> None:
         job = job_with("buffer_all")
         waiting(job)
         first.execute("BEGIN")
         assert release_all_waiting(first, job.pk) == 1
-        with meanwhile(lambda: release_waiting(second, [job.pk])) as other:
-            wait_until_somebody_waits_for(first)
-            first.execute("COMMIT")
-            assert other.result(timeout=60) == 0
+        assert result_after(first, lambda: release_waiting(second, [job.pk])) == 0
         assert unfinished(job) == [("ready", "")]
 
 
@@ -327,10 +299,8 @@ class TestEndingOthers:
         make_due(job)
         first.execute("BEGIN")
         assert trigger_due(first, ALL).runs == 1
-        with meanwhile(lambda: tell(ledger, claim, failed(), Verdict("delayed", 5.0))) as report:
-            wait_until_somebody_waits_for(first)
-            first.execute("COMMIT")
-            assert report.result(timeout=60) == "cancelled"
+        reported = result_after(first, lambda: tell(ledger, claim, failed(), Verdict("delayed", 5.0)))
+        assert reported == "cancelled"
         assert unfinished(job) == [("ready", "")]
 
     def test_an_edit_waits_for_whoever_has_a_run_that_is_to_end(self, first: Session) -> None:
@@ -339,17 +309,14 @@ class TestEndingOthers:
         make_due(job)
         first.execute("BEGIN")
         first.execute("SELECT FROM beatkeeper_live_run WHERE id = %s FOR UPDATE", [earlier.pk])
-        with meanwhile(lambda: edit_job(job, {"schedule": {"every": 3600}})) as edit:
-            wait_until_somebody_waits_for(first)
-            first.execute("COMMIT")
-            edit.result(timeout=60)
+        result_after(first, lambda: edit_job(job, {"schedule": {"every": 3600}}))
         assert unfinished(job) == [("ready", "")]
         assert Run.objects.get(pk=earlier.pk).state == "cancelled"
 
 
-class TestRescue:
+class TestRecovery:
     def test_a_loss_leaves_a_claim_whose_gate_somebody_holds(self, first: Session, second: Session) -> None:
-        """Whoever is frozen with a gate in his hands must not stop the rescue of others."""
+        """Whoever is frozen with a gate in his hands must not stop the recovery of others."""
         job = job_with("buffer_one", retry={"max_attempts": 1, "backoff": "fixed", "base": 1.0, "cap": 1.0})
         lost = make_run(job, LiveState.RUNNING, worker=make_worker(job.pool), planned_at=now() - MINUTE)
         other = make_run(make_job(), LiveState.RUNNING)
@@ -392,11 +359,8 @@ class TestRescue:
         waiting(job)
         first.execute("BEGIN")
         assert fail_claims(first, {claim.run_id: claim.claim_seq}, "lost") == {claim.run_id: "dead"}
-        with meanwhile(lambda: tell(ledger, claim, succeeded(), SUCCESS)) as report:
-            wait_until_somebody_waits_for(first)
-            first.execute("COMMIT")
-            # The attempt that rescue ended is answered for, and nothing is let go a second time.
-            assert report.result(timeout=60) == "dead"
+        # The attempt that recovery ended is answered for, and nothing is let go a second time.
+        assert result_after(first, lambda: tell(ledger, claim, succeeded(), SUCCESS)) == "dead"
         assert unfinished(job) == [("ready", "")]
 
     def test_a_wake_up_steps_over_a_run_that_somebody_hurries(self, first: Session, second: Session) -> None:
@@ -420,10 +384,7 @@ class TestEdits:
             other.execute(SQL["lock_gate"], {"job_id": job.pk})
             release_all_waiting(other, job.pk)
             other.execute("DELETE FROM beatkeeper_job_gate WHERE job_id = %s", [job.pk])
-            with meanwhile(lambda: tell(ledger, claim, succeeded(), SUCCESS)) as report:
-                wait_until_somebody_waits_for(other)
-                other.commit()
-                assert report.result(timeout=60) == "succeeded"
+            assert result_after(other, lambda: tell(ledger, claim, succeeded(), SUCCESS)) == "succeeded"
         assert unfinished(job) == [("ready", "")]
 
     def test_an_edit_waits_for_a_report_and_keeps_the_gate_while_runs_wait(
@@ -435,10 +396,7 @@ class TestEdits:
         first.execute("BEGIN")
         report_halfway(first, claim)
         assert release_waiting(first, [job.pk]) == 1
-        with meanwhile(lambda: edit_job(job, {"overlap": "skip"})) as edit:
-            wait_until_somebody_waits_for(first)
-            first.execute("COMMIT")
-            edit.result(timeout=60)
+        result_after(first, lambda: edit_job(job, {"overlap": "skip"}))
         assert unfinished(job) == [("blocked", "overlap"), ("ready", "")]
         LiveRun.objects.filter(job=job, state="ready").update(state="queued")
         claim = claim_next(ledger, job)  # type: ignore[assignment]

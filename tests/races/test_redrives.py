@@ -10,7 +10,7 @@ from jobs.models import Job
 from runs.models import DeadLetter, Redrive, RedriveState, Run
 from runs.services import dead_letters, redrives
 from runs.states import LiveState
-from tests.races.staging import meanwhile, second_connection, wait_until_somebody_waits_for
+from tests.races.staging import held_open, meanwhile, result_after, second_connection
 from tests.support.factories import make_dead, make_run, now, post_job
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -27,15 +27,11 @@ def redriven() -> int:
 
 def test_of_two_who_redrive_one_run_the_second_learns_of_the_first(job: Job) -> None:
     dead = make_dead(job)
-    with transaction.atomic():
+    with held_open() as holder:
         first = dead_letters.redrive(job.tenant, [dead.pk])
         with second_connection() as watcher:
             assert watcher.execute("SELECT count(*) AS n FROM beatkeeper_live_run").fetchone() == {"n": 0}
-        holder = django_connection.connection
-        with meanwhile(lambda: dead_letters.redrive(job.tenant, [dead.pk])) as second:
-            wait_until_somebody_waits_for(holder)
-            django_connection.connection.commit()
-            done = second.result(timeout=60)
+        done = result_after(holder, lambda: dead_letters.redrive(job.tenant, [dead.pk]))
     assert (done.runs, redriven()) == ({}, 1)
     assert str(first.runs[dead.pk].pk) in done.refused[dead.pk].detail
 

@@ -1,4 +1,4 @@
-"""Rescue lets go and takes back while somebody else has the run in hand: it is stepped over, never moved twice."""
+"""Recovery lets go and takes back while somebody else has the run in hand: it is stepped over, never moved twice."""
 
 from datetime import timedelta
 
@@ -11,9 +11,11 @@ from runs.reasons import Reason
 from runs.sql import SQL as REQUESTS
 from runs.sql import rows
 from runs.states import LiveState
+from scheduler_project.sdk.ids import EPOCH
 from scheduler_project.sdk.ledger.interface import Ledger
 from scheduler_project.sdk.ledger.postgres import SQL
-from tests.races.staging import Session, meanwhile, wait_until_somebody_waits_for
+from scheduler_project.sdk.outcomes import worker_lost
+from tests.races.staging import Session, result_after
 from tests.runs.ledger.claims import claim_next
 from tests.runs.ledger.claims import either_ledger as ledger
 from tests.support.factories import make_job, make_run, make_worker, now
@@ -53,10 +55,8 @@ def test_a_cancel_waits_for_a_release_and_ends_the_run_all_the_same(
     run = make_run(job, LiveState.BLOCKED, reason=reason)
     first.execute("BEGIN")
     assert release(first, reason, job) == 1
-    with meanwhile(lambda: transitions.cancel_live_runs(second, [run.pk], "not needed")) as cancel:
-        wait_until_somebody_waits_for(first)
-        first.execute("COMMIT")
-        assert cancel.result(timeout=60).ended == [run.pk]
+    cancelled = result_after(first, lambda: transitions.cancel_live_runs(second, [run.pk], "not needed"))
+    assert cancelled.ended == [run.pk]
     assert not LiveRun.objects.exists()
     run.run.refresh_from_db()
     # From the state it had by then, as the table of moves wants it.
@@ -85,10 +85,7 @@ def test_a_back_off_that_a_person_ends_and_its_wake_up_are_one_move(first: Sessi
     values = {"id": run.pk, "now": now(), "rank": 1}
     first.execute("BEGIN")
     assert transitions.promote_delayed(first, now(), 9) == 1
-    with meanwhile(lambda: second.execute(REQUESTS["end_backoff"], values).rowcount) as ending:
-        wait_until_somebody_waits_for(first)
-        first.execute("COMMIT")
-        assert ending.result(timeout=60) == 0
+    assert result_after(first, lambda: second.execute(REQUESTS["end_backoff"], values).rowcount) == 0
     assert LiveRun.objects.get().state == LiveState.READY
 
 
@@ -97,24 +94,19 @@ def test_a_worker_that_leaves_while_it_is_lost_stays_lost(first: Session, second
     first.execute("BEGIN")
     lost = rows(first, "expire_workers", {"workers": [node.pk], "now": now()})
     assert len(lost) == 1
-    with meanwhile(lambda: second.execute(SQL["leave"], {"incarnation": node.pk}).rowcount) as leaving:
-        wait_until_somebody_waits_for(first)
-        first.execute("COMMIT")
-        assert leaving.result(timeout=60) == 0
+    assert result_after(first, lambda: second.execute(SQL["leave"], {"incarnation": node.pk}).rowcount) == 0
     node.refresh_from_db()
     assert node.state == NodeState.LOST
 
 
 def test_two_losses_of_one_claim_are_one_attempt(first: Session, second: Session) -> None:
-    """Rescue of a scheduler that believes it still holds its lock."""
+    """Recovery of a scheduler that believes it still holds its lock."""
     job = make_job()
     worker = make_worker(job.pool)
     run = make_run(job, LiveState.RUNNING, worker=worker)
+    outcome = worker_lost("lost", EPOCH, EPOCH)
     lost = [transitions.EndedAttempt(run.pk, run.claim_seq, worker.pk, "delayed", 5.0)]
     first.execute("BEGIN")
-    assert transitions.fail_lost_attempts(first, lost, "lost") == {run.pk: "delayed"}
-    with meanwhile(lambda: transitions.fail_lost_attempts(second, lost, "lost")) as again:
-        wait_until_somebody_waits_for(first)
-        first.execute("COMMIT")
-        assert again.result(timeout=60) == {}
+    assert transitions.end_attempts(first, lost, outcome) == {run.pk: "delayed"}
+    assert result_after(first, lambda: transitions.end_attempts(second, lost, outcome)) == {}
     assert LiveRun.objects.get().losses == 1

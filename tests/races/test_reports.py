@@ -12,7 +12,7 @@ from runs.states import LiveState
 from scheduler_project.sdk.ledger.interface import Beat, Claim, CompletedClaim, Ledger
 from scheduler_project.sdk.ledger.postgres import SQL, report_values
 from scheduler_project.sdk.retries import Verdict
-from tests.races.staging import meanwhile, second_connection, wait_until_somebody_waits_for
+from tests.races.staging import result_after, second_connection, waiting_for
 from tests.runs.ledger.claims import SUCCESS, claim_next, failed, open_ledger, succeeded, tell
 from tests.runs.ledger.claims import either_ledger as ledger
 from tests.support.factories import make_job, make_run, make_worker
@@ -29,8 +29,7 @@ def test_two_reports_racing_release_the_blocked_run_once_and_never_leave_it(ledg
     with second_connection() as first:
         first.execute(SQL["lock_gate"], {"job_id": job.id})
         first.execute(SQL["end_attempts"], _values(claims[0]))
-        with meanwhile(lambda: tell(ledger, claims[1], succeeded(), SUCCESS)) as second:
-            wait_until_somebody_waits_for(first)
+        with waiting_for(first, lambda: tell(ledger, claims[1], succeeded(), SUCCESS)) as second:
             first.execute(SQL["release_gated"], {"jobs": [job.id]})
             first.commit()
             assert second.result(timeout=60) == "succeeded"
@@ -44,10 +43,8 @@ def test_failure_that_meets_an_uncommitted_cancel_waits_and_becomes_a_cancellati
     claim = _claim_one(ledger, make_job())
     with second_connection() as canceller:
         canceller.execute("UPDATE beatkeeper_live_run SET cancel_requested_at = now()")
-        with meanwhile(lambda: tell(ledger, claim, failed(), Verdict("delayed", 5.0))) as report:
-            wait_until_somebody_waits_for(canceller)
-            canceller.commit()
-            assert report.result(timeout=60) == "cancelled"
+        reported = result_after(canceller, lambda: tell(ledger, claim, failed(), Verdict("delayed", 5.0)))
+        assert reported == "cancelled"
     assert Run.objects.get().state == "cancelled"
     assert not LiveRun.objects.exists()
 
@@ -59,24 +56,18 @@ def test_acknowledged_cancel_of_a_run_that_is_just_ending_changes_nothing(ledger
     beat = Beat(claim.incarnation, 1, 0, 1, 1, 0, [claim.token], False, stopping=[claim.token])
     with second_connection() as reporter:
         reporter.execute(SQL["end_attempts"], _values(claim))
-        with meanwhile(lambda: ledger.heartbeat(beat)) as heartbeat:
-            wait_until_somebody_waits_for(reporter)
-            reporter.commit()
-            assert heartbeat.result(timeout=60).gone == [claim.token]
+        assert result_after(reporter, lambda: ledger.heartbeat(beat)).gone == [claim.token]
     assert Run.objects.get().state == "succeeded"
     assert not LiveRun.objects.exists()
 
 
 def test_report_that_meets_an_uncommitted_loss_waits_and_changes_nothing(ledger: Ledger) -> None:
     claim = _claim_one(ledger, make_job())
-    with second_connection() as rescuer:
-        rescuer.execute(
+    with second_connection() as recovering:
+        recovering.execute(
             "UPDATE beatkeeper_live_run SET state = 'ready', worker = NULL, claim_token = NULL, claimed_at = NULL"
         )
-        with meanwhile(lambda: tell(ledger, claim, succeeded(), SUCCESS)) as report:
-            wait_until_somebody_waits_for(rescuer)
-            rescuer.commit()
-            assert report.result(timeout=60) is None
+        assert result_after(recovering, lambda: tell(ledger, claim, succeeded(), SUCCESS)) is None
     assert LiveRun.objects.get().state == LiveState.READY
     assert Run.objects.get().state is None
 
@@ -85,10 +76,7 @@ def test_the_same_report_sent_twice_at_once_is_one_attempt(ledger: Ledger) -> No
     claim = _claim_one(ledger, make_job())
     with second_connection() as first:
         first.execute(SQL["end_attempts"], _values(claim))
-        with meanwhile(lambda: tell(ledger, claim, succeeded(), SUCCESS)) as second:
-            wait_until_somebody_waits_for(first)
-            first.commit()
-            assert second.result(timeout=60) == "succeeded"
+        assert result_after(first, lambda: tell(ledger, claim, succeeded(), SUCCESS)) == "succeeded"
 
 
 def test_claims_step_over_a_row_that_another_claim_holds(ledger: Ledger) -> None:

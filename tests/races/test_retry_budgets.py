@@ -1,4 +1,4 @@
-"""Two schedulers that believe to rescue at once: a tenant's budget is spent once."""
+"""Two schedulers recover at once, each sure of being alone: a tenant's budget is spent once."""
 
 import pytest
 

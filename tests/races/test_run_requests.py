@@ -13,7 +13,7 @@ from runs.services import requested_runs as run_requests
 from runs.services.requested_runs import apply_requests
 from scheduler_project.sdk.host.database import DatabaseLink
 from scheduler_project.sdk.host.interface import NewRunRequest
-from tests.races.staging import dsn, meanwhile, second_connection, wait_until_somebody_waits_for
+from tests.races.staging import dsn, result_after, second_connection, waiting_for
 from tests.support.factories import TASK, make_pool, make_tenant
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -55,10 +55,7 @@ def test_of_two_who_ask_at_once_with_one_key_the_second_finds_the_firsts(tenant:
     body = {"key": "k", "spec": SPEC}
     with second_connection() as first:
         identity = insert(first, tenant, pool, "k")
-        with meanwhile(lambda: run_requests.request_run(tenant, pool, body)) as second:
-            wait_until_somebody_waits_for(first)
-            first.commit()
-    found, new = second.result()
+        found, new = result_after(first, lambda: run_requests.request_run(tenant, pool, body))
     assert (found["id"], new) == (identity, False)
     assert not Run.objects.exists(), "the first one's request waits for a scheduler"
     assert apply_requests() == 1 and Run.objects.count() == 1
@@ -80,8 +77,7 @@ def test_who_takes_back_while_it_is_carried_out_is_heard_afterwards(tenant: Tena
     first = link().request(NewRunRequest("k", SPEC))
     with second_connection() as scheduler:
         scheduler.execute("SELECT FROM beatkeeper_run_request WHERE id = %s FOR UPDATE", [first.id])
-        with meanwhile(lambda: link().cancel(first.id)) as taken_back:
-            wait_until_somebody_waits_for(scheduler)
+        with waiting_for(scheduler, lambda: link().cancel(first.id)) as taken_back:
             scheduler.execute(
                 "UPDATE beatkeeper_run_request SET applied_at = now() WHERE id = %s", [first.id]
             )

@@ -6,7 +6,7 @@ from jobs.errors import InUse, InvalidInput
 from jobs.models import Job, Secret
 from jobs.secrets import service as tenant_secrets
 from jobs.services.definition import create_job
-from tests.races.staging import held_open, let_go, meanwhile, wait_until_somebody_waits_for
+from tests.races.staging import held_open, meanwhile, result_after
 from tests.support.factories import job_spec, make_pool, make_tenant
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -22,22 +22,16 @@ def secret() -> Secret:
 def test_a_deletion_waits_for_a_job_that_is_being_written_and_finds_it(secret: Secret) -> None:
     with held_open() as first:
         create_job(secret.tenant, job_spec(name="settle", target=TARGET))
-        with meanwhile(lambda: tenant_secrets.delete_secret(secret)) as deletion:
-            wait_until_somebody_waits_for(first)
-            let_go(first)
-            with pytest.raises(InUse, match="settle"):
-                deletion.result(timeout=60)
+        with pytest.raises(InUse, match="settle"):
+            result_after(first, lambda: tenant_secrets.delete_secret(secret))
     assert Secret.objects.filter(pk=secret.pk).exists()
 
 
 def test_a_job_waits_for_a_deletion_and_finds_no_secret(secret: Secret) -> None:
     with held_open() as first:
         tenant_secrets.delete_secret(secret)
-        with meanwhile(lambda: create_job(secret.tenant, job_spec(target=TARGET))) as creation:
-            wait_until_somebody_waits_for(first)
-            let_go(first)
-            with pytest.raises(InvalidInput, match="there is no secret TOKEN"):
-                creation.result(timeout=60)
+        with pytest.raises(InvalidInput, match="there is no secret TOKEN"):
+            result_after(first, lambda: create_job(secret.tenant, job_spec(target=TARGET)))
     assert not Job.objects.exists()
 
 
@@ -52,10 +46,9 @@ def test_of_two_who_put_the_same_secret_the_later_one_gives_it_its_value(secret:
     tenant = secret.tenant
     with held_open() as first:
         tenant_secrets.put_secret(tenant, "FRESH", {"value": "of the first"})
-        with meanwhile(lambda: tenant_secrets.put_secret(tenant, "FRESH", {"value": "of the second"})) as put:
-            wait_until_somebody_waits_for(first)
-            let_go(first)
-            _, new = put.result(timeout=60)
+        _, new = result_after(
+            first, lambda: tenant_secrets.put_secret(tenant, "FRESH", {"value": "of the second"})
+        )
     kept = Secret.objects.get(name="FRESH")
     assert not new
     assert tenant_secrets.box().open(tenant.pk, "FRESH", kept.ciphertext) == "of the second"

@@ -28,14 +28,7 @@ from runs.scheduler.recovery.recover import RecoveryMemory
 from runs.scheduler.recovery_loop import RecoveryLoop
 from runs.scheduler.trigger.suspensions import end_suspension, lock_over_suspension
 from runs.scheduler.trigger.trigger import trigger_due
-from tests.races.staging import (
-    dsn,
-    held_open,
-    let_go,
-    meanwhile,
-    second_connection,
-    wait_until_somebody_waits_for,
-)
+from tests.races.staging import dsn, held_open, result_after, second_connection, waiting_for
 from tests.support.factories import make_due, make_pool, make_suspension, now, post_job
 from tests.support.waiting import wait_until
 
@@ -51,10 +44,7 @@ def test_of_two_lifts_one_ends_it() -> None:
     suspension = make_suspension()
     with held_open() as holder:
         first = lift_suspension(suspension, "first")
-        with meanwhile(lambda: lift_suspension(suspension, "second")) as other:
-            wait_until_somebody_waits_for(holder)
-            let_go(holder)
-            second = other.result(timeout=60)
+        second = result_after(holder, lambda: lift_suspension(suspension, "second"))
     assert first.lifted_at == second.lifted_at == Suspension.objects.get().lifted_at
     assert actions() == ["suspension.lifted"]
 
@@ -63,11 +53,8 @@ def test_an_edit_that_meets_a_lift_is_refused() -> None:
     suspension = make_suspension(ends_at=now() + HOUR)
     with held_open() as holder:
         lift_suspension(suspension)
-        with meanwhile(lambda: edit_suspension(suspension, {"ends_at": as_text(now() + 9 * HOUR)})) as edit:
-            wait_until_somebody_waits_for(holder)
-            let_go(holder)
-            with pytest.raises(SuspensionIsOver):
-                edit.result(timeout=60)
+        with pytest.raises(SuspensionIsOver):
+            result_after(holder, lambda: edit_suspension(suspension, {"ends_at": as_text(now() + 9 * HOUR)}))
     assert actions() == ["suspension.lifted"]
 
 
@@ -76,10 +63,7 @@ def test_a_lift_that_meets_an_edit_ends_what_was_made_longer() -> None:
     end = as_text(now() + 9 * HOUR)
     with held_open() as holder:
         edit_suspension(suspension, {"ends_at": end})
-        with meanwhile(lambda: lift_suspension(suspension)) as lift:
-            wait_until_somebody_waits_for(holder)
-            let_go(holder)
-            lift.result(timeout=60)
+        result_after(holder, lambda: lift_suspension(suspension))
     kept = Suspension.objects.get()
     assert kept.lifted_at is not None and as_text(kept.ends_at or now()) == end
 
@@ -88,11 +72,8 @@ def test_one_that_is_deleted_meanwhile_is_missing() -> None:
     suspension = make_suspension(begins_at=now() + HOUR)
     with held_open() as holder:
         delete_suspension(suspension)
-        with meanwhile(lambda: lift_suspension(suspension)) as lift:
-            wait_until_somebody_waits_for(holder)
-            let_go(holder)
-            with pytest.raises(Missing):
-                lift.result(timeout=60)
+        with pytest.raises(Missing):
+            result_after(holder, lambda: lift_suspension(suspension))
 
 
 def test_a_deletion_that_waits_until_it_has_begun_is_refused() -> None:
@@ -100,10 +81,9 @@ def test_a_deletion_that_waits_until_it_has_begun_is_refused() -> None:
     suspension = make_suspension(begins_at=begins)
     with held_open() as holder:
         edit_suspension(suspension, {"note": "held"})
-        with meanwhile(lambda: delete_suspension(suspension)) as deletion:
-            wait_until_somebody_waits_for(holder)
+        with waiting_for(holder, lambda: delete_suspension(suspension)) as deletion:
             wait_until(lambda: database_now() > begins, 15, "the suspension to begin")
-            let_go(holder)
+            holder.execute("COMMIT")
             with pytest.raises(SuspensionHasBegun):
                 deletion.result(timeout=60)
 
@@ -118,7 +98,7 @@ def test_a_suspension_made_longer_at_its_last_moment_is_not_settled() -> None:
             wait_until(lambda: database_now() > ends, 15, "the end that was")
             with scheduler.transaction():
                 assert not lock_over_suspension(scheduler, suspension.pk, database_now())
-            let_go(holder)
+            holder.execute("COMMIT")
         with scheduler.transaction():
             assert not lock_over_suspension(scheduler, suspension.pk, database_now())
             assert not end_suspension(scheduler, suspension.pk, database_now())
@@ -143,10 +123,7 @@ def test_two_pauses_of_a_pool_make_one() -> None:
     pool = make_pool()
     with held_open() as holder:
         pools.pause_pool(pool, "first")
-        with meanwhile(lambda: pools.pause_pool(pool, "second")) as other:
-            wait_until_somebody_waits_for(holder)
-            let_go(holder)
-            other.result(timeout=60)
+        result_after(holder, lambda: pools.pause_pool(pool, "second"))
     assert Suspension.objects.get().note == "first"
 
 
@@ -160,10 +137,7 @@ def test_a_resume_that_meets_the_automatic_one_finds_it_done() -> None:
     paused_until_now(job)
     with held_open() as holder:
         assert resume_when_due(job.pk) is not None
-        with meanwhile(lambda: resume_job(job)) as by_hand:
-            wait_until_somebody_waits_for(holder)
-            let_go(holder)
-            assert by_hand.result(timeout=60).status == JobStatus.ACTIVE
+        assert result_after(holder, lambda: resume_job(job)).status == JobStatus.ACTIVE
     assert actions().count("job.resumed") == 1
 
 
@@ -172,10 +146,7 @@ def test_the_automatic_resume_that_meets_one_by_hand_finds_it_done() -> None:
     paused_until_now(job)
     with held_open() as holder:
         resume_job(job)
-        with meanwhile(lambda: resume_when_due(job.pk)) as automatic:
-            wait_until_somebody_waits_for(holder)
-            let_go(holder)
-            assert automatic.result(timeout=60) is None
+        assert result_after(holder, lambda: resume_when_due(job.pk)) is None
     assert actions().count("job.resumed") == 1 and MissedSpan.objects.count() <= 1
 
 
@@ -184,10 +155,7 @@ def test_the_automatic_resume_that_meets_a_longer_pause_leaves_it() -> None:
     paused_until_now(job)
     with held_open() as holder:
         pause_job(job, "longer", now() + HOUR)
-        with meanwhile(lambda: resume_when_due(job.pk)) as automatic:
-            wait_until_somebody_waits_for(holder)
-            let_go(holder)
-            assert automatic.result(timeout=60) is None
+        assert result_after(holder, lambda: resume_when_due(job.pk)) is None
     assert Job.objects.get(pk=job.pk).status == JobStatus.PAUSED
 
 
@@ -215,11 +183,8 @@ def test_a_change_that_meets_the_trigger_of_its_time_is_refused_with_the_run() -
     with second_connection() as scheduler:
         with scheduler.transaction():
             assert trigger_due(scheduler, range(JOB_SLICES)).runs == 1
-            with meanwhile(lambda: set_override(job, {"planned_at": at, "skip": True})) as change:
-                wait_until_somebody_waits_for(scheduler)
-                let_go(scheduler)
-                with pytest.raises(InstantTaken):
-                    change.result(timeout=60)
+            with pytest.raises(InstantTaken):
+                result_after(scheduler, lambda: set_override(job, {"planned_at": at, "skip": True}))
     assert Run.objects.filter(job=job, state=None).count() == 1 and not Override.objects.exists()
 
 
@@ -231,7 +196,7 @@ def test_a_trigger_that_meets_a_change_leaves_the_job_to_it() -> None:
         set_override(job, {"planned_at": later, "skip": True})
         with scheduler.transaction():
             assert trigger_due(scheduler, range(JOB_SLICES)).runs == 0
-        let_go(holder)
+        holder.execute("COMMIT")
         with scheduler.transaction():
             assert trigger_due(scheduler, range(JOB_SLICES)).runs == 0
     assert Run.objects.get(job=job).planned_at == due and planned(job) == later
@@ -242,11 +207,8 @@ def test_a_change_that_meets_an_edit_is_judged_by_the_new_schedule() -> None:
     at = planned(job)
     with held_open() as holder:
         edit_job(job, {"schedule": {"cron": "0 0 1 1 *"}})
-        with meanwhile(lambda: set_override(job, {"planned_at": at, "skip": True})) as change:
-            wait_until_somebody_waits_for(holder)
-            let_go(holder)
-            with pytest.raises(InvalidInput) as refused:
-                change.result(timeout=60)
+        with pytest.raises(InvalidInput) as refused:
+            result_after(holder, lambda: set_override(job, {"planned_at": at, "skip": True}))
     assert refused.value.code == "not_planned" and not Override.objects.exists()
 
 
@@ -255,10 +217,7 @@ def test_an_edit_that_meets_a_change_drops_it() -> None:
     at = planned(job)
     with held_open() as holder:
         set_override(job, {"planned_at": at, "skip": True})
-        with meanwhile(lambda: edit_job(job, {"schedule": {"cron": "0 0 1 1 *"}})) as edit:
-            wait_until_somebody_waits_for(holder)
-            let_go(holder)
-            edit.result(timeout=60)
+        result_after(holder, lambda: edit_job(job, {"schedule": {"cron": "0 0 1 1 *"}}))
     assert not Override.objects.exists()
     assert "dropped_overrides" in (AuditEntry.objects.latest("id").after or {})
 
@@ -268,26 +227,23 @@ def test_two_changes_of_one_time_are_one_and_the_last_counts() -> None:
     at = planned(job)
     with held_open() as holder:
         set_override(job, {"planned_at": at, "skip": True, "note": "first"})
-        with meanwhile(lambda: set_override(job, {"planned_at": at, "skip": True, "note": "last"})) as other:
-            wait_until_somebody_waits_for(holder)
-            let_go(holder)
-            other.result(timeout=60)
+        result_after(holder, lambda: set_override(job, {"planned_at": at, "skip": True, "note": "last"}))
     assert Override.objects.get().note == "last"
 
 
 @pytest.fixture
-def rescuing() -> Iterator[RecoveryLoop]:
-    with LockSession(dsn(), "rescue of a test") as session:
+def recovery() -> Iterator[RecoveryLoop]:
+    with LockSession(dsn(), "recovery of a test") as session:
         yield RecoveryLoop(session, RecoveryMemory(), lambda: None)
 
 
-def test_the_rescue_loop_lets_paused_jobs_go_on(rescuing: RecoveryLoop) -> None:
+def test_the_recovery_loop_lets_paused_jobs_go_on(recovery: RecoveryLoop) -> None:
     job, later = post_job(schedule={"every": 60}), post_job(schedule={"every": 60})
     paused_until_now(job)
     pause_job(later, "", now() + HOUR)
 
     def went_on() -> bool:
-        rescuing.step()
+        recovery.step()
         return Job.objects.get(pk=job.pk).status == JobStatus.ACTIVE
 
     wait_until(went_on, 10, "the job to go on")

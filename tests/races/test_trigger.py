@@ -13,7 +13,7 @@ from runs.models import LiveRun, MissedSpan, Run
 from runs.scheduler.partitions.lock_session import connect
 from runs.scheduler.trigger.trigger import trigger_due
 from scheduler_project.sdk.ids import run_id
-from tests.races.staging import Session, dsn, meanwhile, wait_until_somebody_waits_for
+from tests.races.staging import Session, dsn, result_after, waiting_for
 from tests.support.factories import make_due, make_job, now, post_job
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -60,10 +60,7 @@ def test_a_run_inserted_meanwhile_by_somebody_without_the_clock_is_found_by_its_
     due_at = make_due(job)
     first.execute("BEGIN")
     _insert_run(first, job, due_at)
-    with meanwhile(lambda: trigger_due(second, ALL)) as triggering:
-        wait_until_somebody_waits_for(first)
-        first.execute("COMMIT")
-        done = triggering.result(timeout=60)
+    done = result_after(first, lambda: trigger_due(second, ALL))
     assert done.runs == 0
     assert planned(job) == [due_at]
     assert next_run_at(job) > due_at
@@ -74,10 +71,7 @@ def test_an_edit_waits_for_the_trigger_and_counts_from_there(first: Session) -> 
     due_at = make_due(job)
     first.execute("BEGIN")
     assert trigger_due(first, ALL).runs == 1
-    with meanwhile(lambda: edit_job(job, {"schedule": {"every": 3600}})) as editing:
-        wait_until_somebody_waits_for(first)
-        first.execute("COMMIT")
-        editing.result(timeout=60)
+    result_after(first, lambda: edit_job(job, {"schedule": {"every": 3600}}))
     assert planned(job) == [due_at]
     assert next_run_at(job) > now() + 3000 * SECOND
 
@@ -87,8 +81,7 @@ def test_a_trigger_leaves_a_clock_under_edit_alone_and_the_edit_fires_what_is_du
     due_at = make_due(job)
     first.execute("BEGIN")
     first.execute("SELECT FROM beatkeeper_job_clock WHERE job_id = %s FOR UPDATE", [job.pk])
-    with meanwhile(lambda: pause_job(job)) as pausing, connect(dsn(), "other") as other:
-        wait_until_somebody_waits_for(first)
+    with waiting_for(first, lambda: pause_job(job)) as pausing, connect(dsn(), "other") as other:
         assert trigger_due(other, ALL).runs == 0
         first.execute("COMMIT")
         pausing.result(timeout=60)
@@ -102,17 +95,17 @@ def test_a_trigger_leaves_a_clock_under_edit_alone_and_the_edit_fires_what_is_du
 def test_a_job_that_a_request_holds_keeps_no_other_job_from_its_runs(
     first: Session, second: Session, schedule: dict[str, Any] | None
 ) -> None:
-    """A process that stands still in the middle of a run-now: its job cannot finish or be parked meanwhile."""
+    """A process that stands still in the middle of a run-now: its job cannot finish or become unrunnable meanwhile."""
     once = {"at": (now() - SECOND).isoformat()}
     held, other = make_job(spec={"schedule": schedule or once}), make_job()
     due, _ = make_due(held), make_due(other)
     with first.transaction():
         first.execute("SELECT FROM beatkeeper_job WHERE id = %s FOR SHARE", [held.pk])
         done = trigger_due(second, ALL)
-        assert (done.runs, done.finished, done.parked) == (1, 0, 0)
+        assert (done.runs, done.finished, done.unrunnable) == (1, 0, 0)
         assert len(planned(other)) == 1 and next_run_at(held) == due
     done = trigger_due(second, ALL)
-    assert (done.finished, done.parked) == ((0, 1) if schedule else (1, 0))
+    assert (done.finished, done.unrunnable) == ((0, 1) if schedule else (1, 0))
 
 
 def test_a_trigger_that_follows_another_at_once_sees_its_unfinished_run(

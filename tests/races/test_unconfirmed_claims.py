@@ -11,18 +11,12 @@ from runs.states import LiveState
 from runs.transitions import cancel_live_runs
 from scheduler_project.sdk.guard.delivery import Delivery
 from scheduler_project.sdk.guard.held_claims import held_claims
-from scheduler_project.sdk.ledger.interface import (
-    Claim,
-    ClaimRequest,
-    Ledger,
-    WorkQueue,
-    base_token,
-    given_back,
-)
+from scheduler_project.sdk.ledger.interface import Claim, ClaimRequest, Ledger, given_back
 from scheduler_project.sdk.ledger.postgres import SQL, claim_values, report_values
 from scheduler_project.sdk.shared.folder import Config, Runtime
 from scheduler_project.sdk.shared.spool import unconfirmed_claim
-from tests.races.staging import Session, meanwhile, second_connection, wait_until_somebody_waits_for
+from tests.races.staging import Session, result_after, second_connection
+from tests.runs.ledger.claims import claim_request, queued
 from tests.runs.ledger.claims import either_ledger as ledger
 from tests.support.factories import TASK, make_run, make_worker
 
@@ -32,11 +26,8 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def wanted(job: Job, worker: WorkerNode) -> ClaimRequest:
-    for rank in range(3):
-        make_run(job, LiveState.QUEUED, rank=rank)
-    return ClaimRequest(
-        worker.incarnation, base_token(), WorkQueue(0, job.pool_id, job.tenant_id, ""), [TASK], 3
-    )
+    queued(job, 3)
+    return claim_request(job, 3, worker)
 
 
 @pytest.fixture
@@ -68,7 +59,9 @@ def test_a_request_that_is_still_under_way_is_waited_for(
 ) -> None:
     other.execute(SQL["claim"], claim_values(wanted))
     assert not delivery.deliver_all()
-    assert held_claims(delivery._runtime).tokens == set(wanted.tokens), "or rescue would count a loss of each"
+    assert held_claims(delivery._runtime).tokens == set(wanted.tokens), (
+        "or recovery would count a loss of each"
+    )
     other.commit()
     assert LiveRun.objects.filter(state=LiveState.RUNNING).count() == 3
     assert delivery.deliver_all()
@@ -76,32 +69,23 @@ def test_a_request_that_is_still_under_way_is_waited_for(
     assert not held_claims(delivery._runtime).tokens
 
 
-def test_what_rescue_takes_meanwhile_stays_as_rescue_decided(
+def test_what_recovery_takes_meanwhile_stays_as_recovery_decided(
     delivery: Delivery, other: Session, claims: list[Claim]
 ) -> None:
     lost = claims[1]
     other.execute("SELECT")
     assert fail_claims(other, {lost.run_id: lost.claim_seq}, "lost")
-    with meanwhile(delivery.deliver_all) as delivered:
-        wait_until_somebody_waits_for(other)
-        other.commit()
-        assert delivered.result(timeout=60)
+    assert result_after(other, delivery.deliver_all)
     assert [state_of(claim) for claim in claims] == [UNTRIED, (LiveState.DELAYED, 1, 1), UNTRIED]
     assert Attempt.objects.filter(run=lost.run_id).count() == 1
 
 
-def test_rescue_that_comes_too_late_counts_nothing(other: Session, claims: list[Claim]) -> None:
+def test_recovery_that_comes_too_late_counts_nothing(other: Session, claims: list[Claim]) -> None:
     other.execute(SQL["end_attempts"], report_values([given_back(claim) for claim in claims]))
-    with (
-        second_connection() as rescuer,
-        meanwhile(
-            lambda: fail_claims(rescuer, {claim.run_id: claim.claim_seq for claim in claims}, "lost")
-        ) as lost,
-    ):
-        wait_until_somebody_waits_for(other)
-        other.commit()
-        assert lost.result(timeout=60) == {}
-        rescuer.commit()
+    numbers = {claim.run_id: claim.claim_seq for claim in claims}
+    with second_connection() as recovering:
+        assert result_after(other, lambda: fail_claims(recovering, numbers, "lost")) == {}
+        recovering.commit()
     assert [state_of(claim) for claim in claims] == [UNTRIED] * 3
 
 
@@ -110,29 +94,26 @@ def test_what_is_cancelled_meanwhile_is_cancelled_and_never_began(
 ) -> None:
     cancelled = claims[0]
     assert cancel_live_runs(other, [cancelled.run_id], "enough").requested == [cancelled.run_id]
-    with meanwhile(delivery.deliver_all) as delivered:
-        wait_until_somebody_waits_for(other)
-        other.commit()
-        assert delivered.result(timeout=60)
+    assert result_after(other, delivery.deliver_all)
     assert Run.objects.get(pk=cancelled.run_id).state == "cancelled"
     assert [state_of(claim) for claim in claims[1:]] == [UNTRIED] * 2
 
 
 def test_a_claim_that_another_worker_has_made_since_is_not_touched(
-    ledger: Ledger, delivery: Delivery, claims: list[Claim], job: Job, wanted: ClaimRequest
+    ledger: Ledger, delivery: Delivery, claims: list[Claim], job: Job
 ) -> None:
-    """Between the look for what was made and its give-back, rescue and another claim go by."""
+    """Between the look for what was made and its give-back, recovery and another claim go by."""
     taken = claims[0]
     original = ledger.report
     again: list[Claim] = []
 
     def overtaken(*arguments: object) -> object:
         if not again:
-            with second_connection() as rescuer:
-                fail_claims(rescuer, {taken.run_id: taken.claim_seq}, "lost")
+            with second_connection() as recovering:
+                fail_claims(recovering, {taken.run_id: taken.claim_seq}, "lost")
             LiveRun.objects.filter(pk=taken.run_id).update(state=LiveState.READY, wake_at=None)
             LiveRun.objects.filter(pk=taken.run_id).update(state=LiveState.QUEUED)
-            elsewhere = ClaimRequest(make_worker(job.pool).incarnation, base_token(), wanted.queue, [TASK])
+            elsewhere = claim_request(job, worker=make_worker(job.pool))
             again.extend(ledger.claim(elsewhere))
         return original(*arguments)  # type: ignore[arg-type]
 
@@ -145,14 +126,10 @@ def test_a_claim_that_another_worker_has_made_since_is_not_touched(
 
 
 def test_claims_that_were_heard_are_not_found_by_another_token(
-    ledger: Ledger, delivery: Delivery, claims: list[Claim], job: Job
+    ledger: Ledger, delivery: Delivery, claims: list[Claim], job: Job, worker: WorkerNode
 ) -> None:
     run = make_run(job, LiveState.QUEUED)
-    [beside] = ledger.claim(
-        ClaimRequest(
-            claims[0].incarnation, base_token(), WorkQueue(0, job.pool_id, job.tenant_id, ""), [TASK]
-        )
-    )
+    [beside] = ledger.claim(claim_request(job, worker=worker))
     assert beside.run_id == run.run_id
     assert delivery.deliver_all()
     assert state_of(beside)[0] == LiveState.RUNNING

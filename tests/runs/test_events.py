@@ -17,7 +17,7 @@ from runs.events import (
     Event,
     EventName,
     ExpiredWorker,
-    JobParked,
+    JobUnrunnable,
     QueuesHeld,
     RunsCancelled,
     RunsCreated,
@@ -134,7 +134,7 @@ class TestAfterCommit:
     def test_a_pass_that_is_rolled_back_reports_nothing(
         self, emitted: list[Event], session: Session, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Its last write fails, long after a job was parked and runs were made."""
+        """Its last write fails, long after a job was made unrunnable and runs were made."""
         make_due(make_job(), now() - SECOND)
         make_due(make_job(spec={"schedule": {"cron": "no cron"}}), now() - SECOND)
         monkeypatch.setattr(trigger, "halve", fail_after(trigger.halve))
@@ -142,8 +142,8 @@ class TestAfterCommit:
             trigger_due(session, ALL)
         assert not emitted
         monkeypatch.undo()
-        assert trigger_due(session, ALL).parked == 1
-        assert [kind.name.value for kind in emitted] == ["run.created", "job.parked"]
+        assert trigger_due(session, ALL).unrunnable == 1
+        assert [kind.name.value for kind in emitted] == ["run.created", "job.unrunnable"]
 
     def test_it_reports_only_when_it_is_over(self, emitted: list[Event], session: Session) -> None:
         seen: list[int] = []
@@ -227,8 +227,8 @@ class TestPasses:
         job = make_job(spec={"schedule": {"cron": "no cron"}})
         make_due(job, now() - SECOND)
         trigger_due(session, ALL)
-        [parked] = of(emitted, JobParked)
-        assert parked.job_id == job.pk and "cannot be reckoned" in parked.note
+        [unrunnable] = of(emitted, JobUnrunnable)
+        assert unrunnable.job_id == job.pk and "cannot be reckoned" in unrunnable.note
 
 
 class TestDeadRuns:

@@ -1,4 +1,4 @@
-"""Everybody reads runs and attempts through the history, so that an archive has one place to stand in."""
+"""All Python code reads runs and attempts through the history; CONTRIBUTING lists the statements that do not."""
 
 import ast
 from datetime import timedelta
@@ -12,6 +12,7 @@ from runs.models import Attempt, LiveRun, Run
 from runs.states import FinalState, LiveState
 from scheduler_project.sdk.ids import MILLISECOND, attempt_id
 from tests.support.factories import make_finished_run, make_job, make_run, make_tenant, make_worker, now
+from tests.support.packages import PACKAGES
 
 ROOT = Path(__file__).resolve().parents[2]
 READERS = {"runs/history.py"}
@@ -101,9 +102,7 @@ def test_the_open_attempt_is_not_listed_twice() -> None:
 
 def test_nobody_else_queries_the_two_tables() -> None:
     """Statements of the passes that write runs are SQL; what reads them in Python asks the history."""
-    files = [
-        f for app in ("jobs", "runs", "auditlog", "scheduler_project") for f in (ROOT / app).rglob("*.py")
-    ]
+    files = [file for package in PACKAGES for file in (ROOT / package).rglob("*.py")]
     readers = {str(file.relative_to(ROOT)) for file in files if _queries_history(file)}
     assert readers == READERS
 

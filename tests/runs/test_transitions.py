@@ -11,14 +11,17 @@ from runs.states import LiveState
 from runs.transitions import (
     EndedAttempt,
     cancel_live_runs,
-    fail_lost_attempts,
+    end_attempts,
     mark_blocked,
     mark_queued,
     promote_delayed,
 )
+from scheduler_project.sdk.ids import EPOCH
+from scheduler_project.sdk.outcomes import worker_lost
 from tests.support.factories import make_finished_run, make_job, make_run, make_worker, now
 
 Session = psycopg.Connection[Any]
+LOST = worker_lost("lost", EPOCH, EPOCH)
 
 
 def ctid(session: Session, run: LiveRun) -> str:
@@ -61,7 +64,7 @@ def test_a_claim_that_is_another_by_now_is_not_lost(session: Session, verdict: s
     job = make_job()
     worker = make_worker(job.pool)
     run = make_run(job, LiveState.RUNNING, worker=worker, claim_seq=3)
-    assert fail_lost_attempts(session, [EndedAttempt(run.pk, 2, worker.pk, verdict, 0.0)], "lost") == {}
+    assert end_attempts(session, [EndedAttempt(run.pk, 2, worker.pk, verdict, 0.0)], LOST) == {}
     run.refresh_from_db()
     assert run.state == LiveState.RUNNING
     assert Run.objects.get(pk=run.pk).state is None
@@ -76,7 +79,7 @@ def test_several_claims_are_lost_by_one_statement(session: Session) -> None:
         for days in range(3)
     ]
     lost = [EndedAttempt(run.pk, 1, worker.pk, "dead" if i else "delayed", 5.0) for i, run in enumerate(runs)]
-    assert fail_lost_attempts(session, lost, "lost") == {
+    assert end_attempts(session, lost, LOST) == {
         runs[0].pk: "delayed",
         runs[1].pk: "dead",
         runs[2].pk: "dead",
@@ -90,7 +93,7 @@ def test_a_lost_run_keeps_its_place_by_when_it_may_go_again(session: Session) ->
     worker = make_worker(job.pool)
     run = make_run(job, LiveState.RUNNING, worker=worker)
     before = run.rank
-    fail_lost_attempts(session, [EndedAttempt(run.pk, 1, worker.pk, "delayed", 60.0)], "lost")
+    end_attempts(session, [EndedAttempt(run.pk, 1, worker.pk, "delayed", 60.0)], LOST)
     run.refresh_from_db()
     assert run.wake_at == run.available_at
     assert run.rank == pytest.approx(int(run.available_at.timestamp() * 1000) - 800 * 300, abs=2)
@@ -127,7 +130,7 @@ def test_a_lost_run_that_was_being_cancelled_keeps_both_instants(session: Sessio
     cancel_live_runs(session, [live.pk], "not wanted")
     LiveRun.objects.filter(pk=live.pk).update(cancel_acknowledged_at=now())
     live.refresh_from_db()
-    fail_lost_attempts(session, [EndedAttempt(live.pk, 1, worker.pk, "delayed", 5.0)], "lost")
+    end_attempts(session, [EndedAttempt(live.pk, 1, worker.pk, "delayed", 5.0)], LOST)
     ended = Run.objects.get(pk=live.pk)
     assert ended.state == "cancelled"
     for name in ("queued_at", "started_at", "cancel_requested_at", "cancel_acknowledged_at"):

@@ -1,4 +1,4 @@
-"""What fails again and again, with real processes: a breaker that opens and closes, and a desk worked off at a pace."""
+"""What fails again and again, with real processes: a breaker that opens and closes, and a group redriven at a pace."""
 
 import signal
 from pathlib import Path
@@ -47,7 +47,7 @@ def test_a_group_on_its_way_survives_the_scheduler_and_runs_each_once(platform: 
     job = platform.run_often(8, target=target, retry=ONCE)
     platform.wait(lambda: len(platform.finished(job)) == 8, 30, "all of them to die")
     gate.touch()
-    rescuer = platform.wait(
+    recovering = platform.wait(
         lambda: next((one for one in schedulers if runs_recovery(platform, one.pid)), None),
         20,
         "one to say it runs recovery",
@@ -61,7 +61,7 @@ def test_a_group_on_its_way_survives_the_scheduler_and_runs_each_once(platform: 
             return Redrive.objects.get().made
 
     wait_until(lambda: made() >= 2, 20, "the first of them")
-    send(signal.SIGKILL, rescuer.pid)
+    send(signal.SIGKILL, recovering.pid)
     wait_until(lambda: made() == 8, 30, "the rest of them, by the other scheduler")
     with our_connection():
         wait_until(lambda: Redrive.objects.get().state == "done", 20, "the end of it")

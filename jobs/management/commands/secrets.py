@@ -1,3 +1,5 @@
+"""Count stored secrets by their encryption key, and encrypt all with the first key."""
+
 from argparse import ArgumentParser
 from typing import Any
 

@@ -1,3 +1,5 @@
+"""Create the broker's user of a tenant's workers, or remove it."""
+
 import shlex
 from argparse import ArgumentParser
 from typing import Any

@@ -1,3 +1,5 @@
+"""Import periodic tasks of django-celery-beat as jobs, and give them back."""
+
 from argparse import ArgumentParser
 from collections import Counter
 from collections.abc import Iterable

@@ -43,7 +43,7 @@ class MessageTemplate:
         self._series = str(uuid4())[:-NUMBER_DIGITS].encode()
         self._origin = f"{os.getpid()}@{socket.gethostname()}"
 
-    def print(self, wakeup: Wakeup, number: int) -> bytes:
+    def frames(self, wakeup: Wakeup, number: int) -> bytes:
         pattern = self._patterns.get(wakeup)
         if pattern is None:
             if len(self._patterns) >= MAX_PATTERNS:
@@ -106,7 +106,7 @@ def message(wakeup: Wakeup, identity: str, origin: str) -> Any:
         application_headers=headers,
         correlation_id=identity,
         reply_to="",
-        # Not written to disk: a broker that restarts owes nobody a wake-up.
+        # Not written to disk: a wake-up that a restart of the broker loses costs two seconds.
         delivery_mode=1,
         priority=wakeup.priority,
     )

@@ -76,7 +76,7 @@ class Publisher:
             self._queues |= new
             self._undeclared |= new
         if new:
-            self._waker.ring()
+            self._waker.wake()
 
     def declare_only(self, queues: Iterable[str]) -> None:
         """Replace the queues that the broker must hold; others are not deleted, another scheduler may use them."""
@@ -92,7 +92,7 @@ class Publisher:
             self.waiting.extend(islice(offered, room))
             self.dropped += max(0, len(offered) - room)
         if offered:
-            self._waker.ring()
+            self._waker.wake()
 
     def _run(self) -> None:
         failures = 0

@@ -36,7 +36,7 @@ class AmqpSession:
         self.broker = broker
         self.declared: set[str] = set()
         self.confirmed = self.nacked = 0
-        # During a memory or disk alarm the broker reads nothing more from us, and has said so.
+        # During a memory or disk alarm the broker reads nothing more from us, and has reported it.
         self.blocked = False
         self._refused: dict[str, float] = {}
         # Sent and not confirmed yet, by number.
@@ -111,7 +111,7 @@ class AmqpSession:
                 continue
             self._sent += 1
             self.waiting[self._sent] = wakeup
-            frames.append(self._template.print(wakeup, self._sent))
+            frames.append(self._template.frames(wakeup, self._sent))
         for at in range(0, len(frames), WAKEUPS_IN_A_WRITE):
             self._link.write(b"".join(frames[at : at + WAKEUPS_IN_A_WRITE]))
 
@@ -129,7 +129,7 @@ class AmqpSession:
             if not gathering:
                 poll.register(self._link.sock, select.POLLIN)
             poll.poll(1000 * (min(seconds, GATHER_SECONDS) if gathering else seconds))
-        waker.quiet()
+        waker.clear()
         self._link.read_what_is_there()
         now = time.monotonic()
         if now - self._tick_at > TICK_SECONDS:

@@ -23,7 +23,7 @@ class BrokerSession(AbstractContextManager["BrokerSession"], Protocol):
     # Since the publisher last reset them.
     confirmed: int
     nacked: int
-    # The broker takes nothing at present, and has said so.
+    # The broker takes nothing at present, and has reported it.
     blocked: bool
 
     @property

@@ -142,8 +142,6 @@ class Rabbitmqctl:
         except (OSError, subprocess.TimeoutExpired) as error:
             raise Conflict(f"{self._command[0]} cannot be run: {type(error).__name__}") from None
         if done.returncode:
-            said = done.stderr.strip().splitlines()
-            raise Conflict(
-                f"{self._command[0]} {arguments[0]} failed: {said[-1] if said else 'without a word'}"
-            )
+            last = (done.stderr.strip().splitlines() or ["without a message"])[-1]
+            raise Conflict(f"{self._command[0]} {arguments[0]} failed: {last}")
         return done.stdout

@@ -7,7 +7,7 @@ CHUNK = 4096
 
 
 class WakeSocket:
-    """A socket that becomes readable when another thread rings it."""
+    """A socket that becomes readable when another thread wakes it."""
 
     def __init__(self) -> None:
         self._here, self._there = socket.socketpair()
@@ -17,10 +17,10 @@ class WakeSocket:
     def fileno(self) -> int:
         return self._here.fileno()
 
-    def ring(self) -> None:
-        with suppress(BlockingIOError):  # it is full of rings that nobody has read yet
+    def wake(self) -> None:
+        with suppress(BlockingIOError):  # it is full of bytes that nobody has read yet
             self._there.send(b"!")
 
-    def quiet(self) -> None:
+    def clear(self) -> None:
         with suppress(BlockingIOError):
             self._here.recv(CHUNK)

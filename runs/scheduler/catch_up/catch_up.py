@@ -96,7 +96,7 @@ def _read_gap(
         found = settle_missed(job, to_at, now, reason, suspensions, changes, policy)
         found.spans = [span._replace(number=counted(job, span.from_at, span.to_at)) for span in found.spans]
         missed = counted(job, from_at, to_at)
-    except Exception:  # noqa: BLE001 - a parked job is parked because this raises
+    except Exception:  # noqa: BLE001 - an unrunnable job is so because this raises
         found, missed = note_all(job, to_at, reason, changes), MAX_COUNTED
     return IntervalDecision(now, suspensions, found, missed, policy or job.catch_up.policy)
 

@@ -17,7 +17,7 @@ MIN_SLOTS_WITH_RESERVE = 4
 # This part of the slots is queued beyond the free ones for queues below their share: the next free slots are theirs.
 SLACK = 0.25
 MIN_SLACK = 2
-# So many slots of a tenant's own workers are filled at once, beside the platform's, or twice as many as lately began.
+# So many slots of a tenant's own workers are filled at once, beside the platform's, or twice as many as began recently.
 MIN_OWN_SLOTS = 4
 
 
@@ -49,7 +49,7 @@ class QueueLoad:
     # It frees slots all the time.
     quick: bool = False
     # Its runs that ended in the last second.
-    ended_lately: int = 0
+    ended_recently: int = 0
     # Slot-seconds it had by weight, as long as it has had work without a break: who had less goes first.
     served: float = 0.0
     # What its own limits leave: max_running, the rate limit.
@@ -57,7 +57,7 @@ class QueueLoad:
 
     @property
     def runs(self) -> int:
-        """Return the runs handed over and not ended."""
+        """Return the runs that are queued or running."""
         return self.running + self.batched + self.queued
 
     @property
@@ -99,7 +99,7 @@ def to_recall(capacity: int, queues: Iterable[QueueLoad]) -> dict[int, int]:
 
 
 def _too_many(load: QueueLoad, share: float) -> int:
-    if load.waiting <= 0 or load.queued <= load.ended_lately:
+    if load.waiting <= 0 or load.queued <= load.ended_recently:
         return 0
     if load.running > share:
         return load.queued
@@ -110,7 +110,7 @@ def _too_many(load: QueueLoad, share: float) -> int:
 
 
 def usable_slots(slots: int, at_work: Sequence[int], shared_slots: int) -> int:
-    """Return how many of the slots that a tenant's own workers report are filled, by how many were busy lately.
+    """Return how many of the slots that a tenant's own workers report are filled, by how many were busy recently.
 
     Beside slots for all tenants only as many count as those workers will soon show at work: workers of the whole pool
     take what is queued for slots that are not there, or that start nothing.

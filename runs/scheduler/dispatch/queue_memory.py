@@ -81,15 +81,15 @@ class QueueMemory:
         if not load.has_own_workers and not any(count for _, count in looks):
             looks.clear()
 
-    def ended_lately(self) -> int:
+    def ended_recently(self) -> int:
         return sum(seen.ended for seen in self.seen)
 
     def per_place(self) -> int:
-        """Return how many runs a worker claims at once, and no more than the queue has lately ended.
+        """Return how many runs a worker claims at once, and no more than the queue has ended recently.
 
         A run that was in no pass at all may have been short by chance.
         """
-        ended, slot_seconds = self.ended_lately(), sum(seen.slot_seconds for seen in self.seen)
+        ended, slot_seconds = self.ended_recently(), sum(seen.slot_seconds for seen in self.seen)
         most = min(MAX_BATCH, ended)
         return max(1, min(most, int(BATCH_SECONDS * ended / slot_seconds)) if slot_seconds else most)
 
@@ -107,7 +107,7 @@ class QueueMemories(dict[int, QueueMemory]):
         # After a clock that was set back nobody has had less than nothing.
         since, self.looked_at = min(self.looked_at or at, at), at
         # A queue that comes back starts where the least served one is: nobody saves up shares while idle, and
-        # nobody pays for slots that were idle otherwise.
+        # slots that were idle otherwise count against nobody.
         floor = min((self[tenant].served for tenant in loads if tenant in self), default=0.0)
         for tenant in self.keys() - loads.keys():
             del self[tenant]
@@ -123,6 +123,6 @@ class QueueMemories(dict[int, QueueMemory]):
             load.turnover = memory.freed_per_second(at, TURNOVER_SECONDS) * ahead
             if alone:
                 load.turnover = max(load.turnover, memory.ran_dry)
-            load.ended_lately, load.per_place = memory.ended_lately(), memory.per_place()
+            load.ended_recently, load.per_place = memory.ended_recently(), memory.per_place()
             load.keeps_to_own = abs(at - memory.kept_to_own_at) < KEEPS_TO_OWN_SECONDS
             load.quick = memory.freed_per_second(at, QUICK_SECONDS) >= QUICK_PER_SECOND

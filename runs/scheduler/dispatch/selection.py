@@ -33,13 +33,13 @@ class Gates:
     def __init__(self, connection: Connection, jobs: Collection[UUID]) -> None:
         wanted = {"jobs": sorted(jobs)}
         self.limits: dict[UUID, int] = dict(rows(connection, "lock_gates", wanted)) if jobs else {}
-        # A gate that was not locked is in somebody's hands: its runs wait for the next pass.
+        # Another session holds these gates: their runs wait for the next pass.
         self.busy = set(jobs) - set(self.limits)
         held = {"jobs": list(self.limits)}
         self.occupied: dict[UUID, int] = dict(rows(connection, "occupied_gates", held)) if self.limits else {}
 
-    def enter(self, job: UUID) -> bool:
-        """Take one place behind the gate, and return whether there was room."""
+    def take_place(self, job: UUID) -> bool:
+        """Count one more run of the job, and return whether its limit had room."""
         occupied = self.occupied.get(job, 0)
         if occupied >= self.limits[job]:
             return False
@@ -85,7 +85,7 @@ def choose(
             chosen.kept_to_own.add(tenant)
         elif chosen.handed[tenant] >= given[tenant]:
             continue
-        elif run.limited is None or gates.enter(run.limited):
+        elif run.limited is None or gates.take_place(run.limited):
             chosen.going.append(run)
             chosen.handed[tenant] += 1
             chosen.to_own[tenant] += only_own

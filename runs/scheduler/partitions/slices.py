@@ -1,3 +1,5 @@
+"""Hold a fair share of the slices of a kind, by locks of one database session."""
+
 import random
 from collections.abc import Collection, Iterable
 

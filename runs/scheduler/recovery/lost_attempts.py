@@ -13,20 +13,20 @@ from runs.events import RunsLost, emit
 from runs.scheduler.trigger import overlap
 from runs.sql import Connection, rows
 from runs.transitions import EndedAttempt
-from scheduler_project.sdk.outcomes import WORKER_LOST, stated_failure
+from scheduler_project.sdk.ids import EPOCH
+from scheduler_project.sdk.outcomes import Outcome, worker_lost
 from scheduler_project.sdk.retries import DEAD, DELAYED, max_losses_of, verdict_on
 
-LOST_LINE = "The worker was lost."
 # By the statement that finds such claims.
 LINES = {
-    "claims_of_lost_workers": LOST_LINE,
-    "unlisted_claims": "The worker no longer had the run in hand.",
+    "claims_of_lost_workers": "The worker was lost.",
+    "unlisted_claims": "The worker no longer listed the run.",
     "overdue_claims": "The worker did not end the run at its time limit.",
 }
 
 
 class LostClaim(NamedTuple):
-    """What the verdict on a lost attempt needs to know."""
+    """A claim whose worker is lost, with what the verdict on it depends on."""
 
     run_id: UUID
     seq: int
@@ -53,11 +53,12 @@ def fail(connection: Connection, claims: Mapping[UUID, int], line: str) -> dict[
     Gates come before runs, as everywhere. A claim whose job's gate is locked is skipped: its holder may be about to
     release what waits for this run, and the next pass retries.
     """
+    outcome = worker_lost(line, EPOCH, EPOCH)
     with connection.transaction():
         found = [LostClaim(*row) for row in rows(connection, "claims_to_decide", {"ids": sorted(claims)})]
         busy = overlap.lock_gates(connection, {claim.job_id: True for claim in found if claim.gated})
         ours = [claim for claim in found if claim.seq == claims[claim.run_id] and claim.job_id not in busy]
-        states = transitions.fail_lost_attempts(connection, [_decide(claim) for claim in ours], line)
+        states = transitions.end_attempts(connection, [_decide(claim, outcome) for claim in ours], outcome)
         gated = [claim for claim in ours if claim.gated]
         for claim in gated:
             if states.get(claim.run_id) in (DEAD, DELAYED):
@@ -68,10 +69,8 @@ def fail(connection: Connection, claims: Mapping[UUID, int], line: str) -> dict[
     return states
 
 
-def _decide(claim: LostClaim) -> EndedAttempt:
+def _decide(claim: LostClaim, outcome: Outcome) -> EndedAttempt:
     retry = json.loads(claim.retry)
     retry["max_losses"] = max_losses_of(retry, settings.MAX_WORKER_LOSSES)
-    epoch = datetime.fromtimestamp(0).astimezone()
-    outcome = stated_failure(WORKER_LOST, "WorkerLost", LOST_LINE, epoch, epoch)
     verdict = verdict_on(outcome, claim.attempt, retry, losses=claim.losses)
     return EndedAttempt(claim.run_id, claim.seq, claim.worker, verdict.state, verdict.delay)

@@ -67,6 +67,8 @@ class Recovered:
     lost_workers: int = 0
     lost_attempts: int = 0
     missed_callbacks: int = 0
+    # Queued runs that go back to dispatch, because no living worker knows their target.
+    withdrawn: int = 0
     released: int = 0
 
     def counts(self) -> dict[str, int]:
@@ -77,8 +79,8 @@ def recover_once(connection: Connection, memory: RecoveryMemory, now: datetime) 
     """Do one pass; each step is a short transaction of its own.
 
     1. Promote what waited long enough; retries beyond their tenant's budget wait on.
-    2. Unless a brake is on: expire the workers that kept silent for their lease, then fail the attempts that no worker
-       works on and those whose callback did not come.
+    2. Once a lease has passed since an outage of our own: expire the workers that kept silent for theirs, then fail the
+       attempts that no worker works on and those whose callback did not come.
     3. Look again at what is blocked.
     """
     done = Recovered()
@@ -92,8 +94,8 @@ def recover_once(connection: Connection, memory: RecoveryMemory, now: datetime) 
             done.missed_callbacks = callbacks.give_up(connection, now, memory.batch.size)
     if memory.is_due("blocked", SWEEP_SECONDS, now):
         memory.sweep.begin()
-        done.released = transitions.withdraw_unknown(connection, now, settings.LEASE_SECONDS)
-    done.released += sweep_blocked(connection, memory.sweep, now, memory.batch.size)
+        done.withdrawn = transitions.withdraw_unknown(connection, now, settings.LEASE_SECONDS)
+    done.released = sweep_blocked(connection, memory.sweep, now, memory.batch.size)
     memory.last_pass = now
     if done.promoted or done.retried or done.released:
         emit(RunsReleased(promoted=done.promoted, retried=done.retried, released=done.released))

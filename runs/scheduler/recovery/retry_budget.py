@@ -1,4 +1,4 @@
-"""Pace the retries of each tenant, so that a storm of one tenant does not hold up the others.
+"""Pace the retries of each tenant, so that many retries of one tenant do not hold up the others.
 
 A retry whose delay is over waits as `blocked` until there is a token for it. A tenant's bucket fills by its budget a
 minute and holds BURST_SECONDS' worth of it, so no minute has more than the budget and that. The bucket is a row,

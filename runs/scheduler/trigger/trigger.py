@@ -14,7 +14,7 @@ from django.conf import settings
 
 from jobs.models import COUNTING_WITHOUT_GATE
 from jobs.suspensions.rules import SuspensionSet
-from runs.events import Event, JobParked, RunsCreated, emit
+from runs.events import Event, JobUnrunnable, RunsCreated, emit
 from runs.reasons import Reason
 from runs.scheduler.partitions.lock_session import refuse_other_session
 from runs.scheduler.trigger import missed_spans as spans
@@ -43,7 +43,7 @@ class Triggered:
     skipped: int = 0
     spans: int = 0
     finished: int = 0
-    parked: int = 0
+    unrunnable: int = 0
     # A slice gave as many clocks as it may in one pass: there may be more.
     more: bool = False
     # The caller holds the row of a job and waits for locks; a pass over many jobs waits for none.
@@ -57,7 +57,7 @@ class Triggered:
             "skipped": self.skipped,
             "missed_spans": self.spans,
             "finished_jobs": self.finished,
-            "parked_jobs": self.parked,
+            "unrunnable_jobs": self.unrunnable,
         }
 
     def all_events(self) -> list[Event]:
@@ -136,13 +136,13 @@ def _settle(connection: Connection, due: dict[UUID, datetime], done: Triggered) 
             decisions.append(
                 decide(job, done.now, late_after, suspensions, changes.get(job.id, ()) if changes else ())
             )
-        except Exception as error:  # a schedule that raises is parked, whatever it raises
-            _park(connection, job, f"The next time cannot be reckoned: {error}", done)
+        except Exception as error:  # a schedule that raises makes its job unrunnable, whatever it raises
+            _make_unrunnable(connection, job, f"The next time cannot be reckoned: {error}", done)
     halve(
         connection,
         decisions,
         lambda some: _write(connection, some, suspensions, done),
-        lambda found, note: _park(connection, found.job, note, done),
+        lambda found, note: _make_unrunnable(connection, found.job, note, done),
     )
 
 
@@ -275,7 +275,7 @@ def _held(connection: Connection, jobs: Sequence[UUID], done: Triggered) -> set[
     return set(jobs) - {job for (job,) in rows(connection, "lock_jobs", {"jobs": jobs})}
 
 
-def _park(connection: Connection, job: DueJob, note: str, done: Triggered) -> None:
+def _make_unrunnable(connection: Connection, job: DueJob, note: str, done: Triggered) -> None:
     if _held(connection, [job.id], done):
         return
     end = max(whole_milliseconds(done.now), job.due_at + MILLISECOND)
@@ -284,6 +284,8 @@ def _park(connection: Connection, job: DueJob, note: str, done: Triggered) -> No
     spans.write(connection, noted.spans)
     if noted.done_changes:
         change(connection, "end_changes", {"changes": noted.done_changes})
-    change(connection, "park_job", {"job": job.id, "note": note.replace("\x00", "")[:2000], "end": end})
-    done.parked += 1
-    done.events.append(JobParked(job_id=job.id, note=note))
+    change(
+        connection, "make_unrunnable", {"job": job.id, "note": note.replace("\x00", "")[:2000], "end": end}
+    )
+    done.unrunnable += 1
+    done.events.append(JobUnrunnable(job_id=job.id, note=note))

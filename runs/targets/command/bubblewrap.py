@@ -44,11 +44,11 @@ def why_not() -> str:
     return call_filter.why_not()
 
 
-def what_to_do(said: str) -> str:
-    """Return the advice after it has failed with these words."""
-    if "unknown option" in said.casefold():
+def remedy_of(error: str) -> str:
+    """Return what to do about an error that it printed."""
+    if "unknown option" in error.casefold():
         return INSTALL
-    if "find source path" in said:
+    if "find source path" in error:
         return "make that folder, or take it out of BEATKEEPER_COMMAND_FOLDERS"
     for switch, (off, remedy) in SWITCHES.items():
         if os.path.exists(switch) and Path(switch).read_text().strip() == off:

@@ -74,9 +74,9 @@ def network(target: Mapping[str, Any], where: str) -> Options:
             raise PermanentError(f"This worker cannot keep a command off the network: {why_not}")
         return [OFFLINE, ("calls", call_filter.program(of_worker_s_user=False, network=False).hex())]
     if not in_offline_sandbox.succeeds():
-        said = in_offline_sandbox.why_not
-        wrong = f"This worker cannot keep a command off the network; bubblewrap says: {said}."
-        raise PermanentError(f"{wrong} Right would be: {bubblewrap.what_to_do(said)}")
+        error = in_offline_sandbox.why_not
+        wrong = f"This worker cannot keep a command off the network; bubblewrap reports: {error}."
+        raise PermanentError(f"{wrong} Right would be: {bubblewrap.remedy_of(error)}")
     return [OFFLINE]
 
 
@@ -186,8 +186,8 @@ def why_no_sandbox() -> str:
         return why_not
     if in_sandbox.succeeds():
         return ""
-    said = in_sandbox.why_not
-    return f"bubblewrap says {said!r}. Right would be: {bubblewrap.what_to_do(said)}"
+    error = in_sandbox.why_not
+    return f"bubblewrap reports {error!r}. Right would be: {bubblewrap.remedy_of(error)}"
 
 
 class Trial:
@@ -201,9 +201,9 @@ class Trial:
         """Start a command, unless one has succeeded before."""
         if not self._succeeded:
             process = launch(["true"], {"PATH": PATH}, self._where, self._options)
-            _, said = process.communicate()
+            _, error = process.communicate()
             self._succeeded = process.returncode == 0
-            self.why_not = said.decode("utf-8", "replace").strip()
+            self.why_not = error.decode("utf-8", "replace").strip()
         return self._succeeded
 
 

@@ -46,6 +46,7 @@ LIMITS = {
     "processes": resource.RLIMIT_NPROC,
     "file_size_mb": resource.RLIMIT_FSIZE,
 }
+KNOWN_OPTIONS = (*LIMITS, "tmp", "hide", "network", "calls", "arguments", "bwrap", "launcher", "status")
 # Everybody may write there, so everybody could leave something there for somebody else.
 SHARED_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue", "/run/lock")  # noqa: S108
 
@@ -64,6 +65,10 @@ class Program(ctypes.Structure):
 def main() -> None:
     order, where = int(sys.argv[1]), sys.argv[2]
     options = [(name, value) for name, _, value in (word.partition("=") for word in sys.argv[3:])]
+    if any(name not in KNOWN_OPTIONS for name, _ in options):
+        # This file was replaced under a worker that runs: what it calls otherwise would be no limit at all.
+        complain("the worker is of another version than its launcher: restart it")
+        os._exit(NOT_STARTED)
     signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
     die_with_parent()
     if where == "here":

@@ -194,8 +194,8 @@ def made(attempt: TargetCall, call: SignedCall, ends_at: float) -> tuple[httpx.R
         # Their messages may quote what they refuse, and that may be a secret.
         raise PermanentError("The request cannot be sent: its URL, method or headers are not HTTP") from None
     took = time.monotonic() - began
-    said = f"{call.method} {without_secrets(call.url)} answered {answer.status_code} in {took:.3f} s"
-    attempt.log.write("http", said)
+    line = f"{call.method} {without_secrets(call.url)} answered {answer.status_code} in {took:.3f} s"
+    attempt.log.write("http", line)
     if text:
         attempt.log.write("http", text)
     return answer, text

@@ -1,3 +1,5 @@
+"""Create a tenant with jobs to try the product with."""
+
 from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any

@@ -1,3 +1,5 @@
+"""Print what the doctor's checks find."""
+
 import json
 import sys
 from argparse import ArgumentParser

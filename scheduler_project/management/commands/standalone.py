@@ -1,3 +1,5 @@
+"""Start and supervise everything on one machine."""
+
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser

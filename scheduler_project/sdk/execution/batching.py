@@ -16,7 +16,7 @@ def max_batch(slots: int) -> int:
 
 
 class RunLengths:
-    """How long the runs of each queue took lately in this process.
+    """How long the runs of each queue took recently in this process.
 
     One that took long counts at once; short ones count bit by bit.
     """

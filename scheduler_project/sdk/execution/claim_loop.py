@@ -92,9 +92,7 @@ class ClaimLoop:
             owned_slot.abandon()
             self._owned_slot = None
             raise
-        # A fork of the body's that came back to here leaves the slot to its owner.
-        if self.owned_slot is not None:
-            owned_slot.release()
+        owned_slot.release()
         self._owned_slot = None
         if counts_runs:
             self.runtime.table.header.runs_counted += done

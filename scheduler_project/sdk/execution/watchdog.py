@@ -1,4 +1,4 @@
-"""The second line of defence, in the process that runs a body: if the guard does not stop it, it kills itself.
+"""Kill this process when the guard does not: the second line of defence, where a body runs.
 
 A guard renews the fence with every answered heartbeat. Without a guard nothing does, so this thread looks at the fence
 alone.

@@ -62,7 +62,7 @@ class Delivery(threading.Thread):
             return empty
         except Exception:
             # The thread goes on: nothing else delivers.
-            logger.exception("A look at the spool failed")
+            logger.exception("The spool could not be delivered")
             return False
 
     def _confirm(self, unconfirmed: UnconfirmedClaim) -> bool:

@@ -70,7 +70,7 @@ class Guard:
             self.tick()
         except Exception:
             # Whatever goes wrong, the watch goes on.
-            logger.exception("A look at the worker failed")
+            logger.exception("The worker could not be checked")
 
     def tick(self) -> None:
         now = processes.boottime()
@@ -100,7 +100,7 @@ class Guard:
             return processes.alive(*self.header.parent)
         except OSError:
             # A guard that cannot look, as with too many open files, takes the worker for living.
-            logger.exception("A look at the worker failed")
+            logger.exception("The worker could not be checked")
             return True
 
     def watch_parent(self, now: float) -> None:

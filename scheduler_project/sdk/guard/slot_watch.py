@@ -1,4 +1,4 @@
-"""One slot of a worker: its limits enforced, its body stopped or killed, what a dead owner left reported.
+"""Watch one slot of a worker: enforce its limits, stop or kill its body, report what a dead owner left.
 
 - Without an answered heartbeat in time, whatever holds a claim is killed before anybody else may take it over. A slot
   that runs a task of the host's is left alone.
@@ -17,7 +17,7 @@ import signal
 from collections.abc import Sequence
 
 from ..ledger.interface import Claim, token_at
-from ..outcomes import CANCELLED, TIMEOUT, WORKER_LOST, Outcome, now_utc, stated_failure, stopped_outcome
+from ..outcomes import CANCELLED, TIMEOUT, Outcome, now_utc, stopped_outcome, worker_lost
 from ..process import processes
 from ..retries import classified, verdict_on
 from ..shared.claim_record import unpack_claim
@@ -56,7 +56,7 @@ class SlotWatch:
         try:
             self.look_at(index, now)
         except Exception:
-            logger.exception("A look at slot %d failed", index)
+            logger.exception("Slot %d could not be checked", index)
 
     def look_at(self, index: int, now: float) -> None:
         # The kernel gives the owner's byte to us only when the owner is dead.
@@ -77,7 +77,7 @@ class SlotWatch:
             self.fence_off(index, slot)
         elif slot is not None and slot.state == HELD:
             self.enforce(slot, now)
-            self.shed(slot, now)
+            self.give_back_waiting(slot, now)
 
     # A body that must not go on.
 
@@ -147,7 +147,7 @@ class SlotWatch:
 
     # A batch whose owner lives.
 
-    def shed(self, slot: Slot, now: float) -> None:
+    def give_back_waiting(self, slot: Slot, now: float) -> None:
         """Give back what waits behind a long run, and what is cancelled or gone before it is begun."""
         if slot.count == 1:
             return
@@ -253,4 +253,4 @@ class SlotWatch:
             "fenced": "the worker was cut off from the ledger.",
             "gone": "the claim was no longer its own.",
         }.get(reason, "not by the worker.")
-        return stated_failure(WORKER_LOST, "WorkerLost", line, started_at, finished_at)
+        return worker_lost(line, started_at, finished_at)

@@ -117,7 +117,7 @@ class Runtime:
         return HttpsLedger(self.config.ledger_url, cast(RemoteLogStore, self.log_store))
 
     def write_response(self, queues: Iterable[WorkQueue], with_work: Iterable[WorkQueue]) -> None:
-        """Keep what the last heartbeat's response said of queues, for the processes that serve them."""
+        """Keep what the last heartbeat's response lists of queues, for the processes that serve them."""
         text = json.dumps({"queues": list(map(asdict, queues)), "work": list(map(asdict, with_work))})
         if text != self._response:
             write_privately(self.folder / "response.json", text)

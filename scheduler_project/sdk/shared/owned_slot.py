@@ -109,6 +109,9 @@ class OwnedSlot:
         self.table.drop_ownership(self.index)
 
     def release(self) -> None:
+        # A fork that a task left to itself has this object too, and not the slot.
+        if self._owner[0] != os.getpid():
+            return
         if self.state != FREE:
             self._forget()
             with self.table.hand_over(self.index):
@@ -127,7 +130,7 @@ class OwnedSlot:
 
     @contextlib.contextmanager
     def _moving(self, state: int) -> Iterator[SlotRecord]:
-        """Change the state and what belongs to it, while the guard keeps its hands off."""
+        """Change the state and what belongs to it, while the guard must leave the slot alone."""
         # The lock keeps a kill of the claim before from hitting the next one; the sequence number keeps readers,
         # which take no lock, from seeing both at once.
         with self.table.hand_over(self.index), self.record.writing():

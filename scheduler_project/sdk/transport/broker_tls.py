@@ -103,8 +103,8 @@ def trustworthy(options: dict[str, Any]) -> dict[str, Any]:
 
 def trusts_anybody(options: Any) -> bool:
     """Tell whether the options say explicitly that any certificate will do."""
-    said = [options.get(name) for name in ("cert_reqs", "ssl_cert_reqs")] if isinstance(options, dict) else []
-    return any(value is not None and value == ssl.CERT_NONE for value in said)
+    reqs = [options.get(name) for name in ("cert_reqs", "ssl_cert_reqs")] if isinstance(options, dict) else []
+    return any(value is not None and value == ssl.CERT_NONE for value in reqs)
 
 
 def amqp_name(name: str) -> str:
@@ -133,14 +133,14 @@ def _checked_on_redis(address: str, ca_file: str) -> str:
     parts = urlsplit(address)
     if parts.scheme != ENCRYPTED_REDIS:
         return address
-    said = dict(parse_qsl(parts.query))
-    unsaid = {
-        REQS: "CERT_REQUIRED" if said.get(REQS) not in REQS_IN_URL else "",
-        HOSTNAME: "true" if HOSTNAME not in said else "",
-        CA: quote(ca_file, safe="") if CA not in said else "",
+    given = dict(parse_qsl(parts.query))
+    missing = {
+        REQS: "CERT_REQUIRED" if given.get(REQS) not in REQS_IN_URL else "",
+        HOSTNAME: "true" if HOSTNAME not in given else "",
+        CA: quote(ca_file, safe="") if CA not in given else "",
     }
     # The last of two equal options counts, and nothing behind a fragment does.
-    words = [parts.query, *(f"{name}={value}" for name, value in unsaid.items() if value)]
+    words = [parts.query, *(f"{name}={value}" for name, value in missing.items() if value)]
     return f"{re.split('[?#]', address)[0]}?{'&'.join(filter(None, words))}"
 
 

@@ -81,7 +81,7 @@ def serve(loop: ClaimLoop, turn: int, leaving: Sequence[int] = ()) -> None:
     wake_pipe = WakePipe(loop.runtime.folder)
     queues: dict[tuple[int, int], WorkQueue] = {}
     done = 0
-    while not header.draining and not leaving and not is_worn(config, done):
+    while not header.draining and not leaving and not must_be_replaced(config, done):
         if header.responses != seen:
             seen = header.responses
             with_work = loop.runtime.queues_with_work()
@@ -97,7 +97,7 @@ def serve(loop: ClaimLoop, turn: int, leaving: Sequence[int] = ()) -> None:
         for queue in waiting[start:] + waiting[:start]:
             # Looked at before each queue: between two queues no slot is taken, so a supervisor that waits for
             # the end of this child takes it for finished, and kills it.
-            if leaving or is_worn(config, done):
+            if leaving or must_be_replaced(config, done):
                 return
             if found := serve_queue(loop, queue):
                 done += found
@@ -106,16 +106,14 @@ def serve(loop: ClaimLoop, turn: int, leaving: Sequence[int] = ()) -> None:
         turn += 1
 
 
-def is_worn(config: Config, done: int) -> bool:
+def must_be_replaced(config: Config, done: int) -> bool:
     """Return whether another child should take its place, by the bounds of the host's own pool.
 
     The memory that a child began with is looked at after a run only, or it would end before its first.
     """
-    is_old = 0 < config.runs_per_child <= done
     # In KiB, as the host's own pool measures it.
-    return is_old or (
-        done > 0 and 0 < config.memory_per_child < resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    )
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss if done else 0
+    return 0 < config.runs_per_child <= done or 0 < config.memory_per_child < memory
 
 
 def serve_queue(loop: ClaimLoop, queue: WorkQueue) -> int:

@@ -34,8 +34,7 @@ class WakeupConsumer(bootsteps.StartStopStep):
         elif runtime.config.keeps_feed:
             self.stop(c)
             loop = EventLoop()
-            self._closing.callback(loop.hub.close)
-            self._serve(WakeupIntake(c, loop.hub, runtime, FeedPool(runtime)))
+            self._serve(WakeupIntake(c, loop, runtime, FeedPool(runtime)))
             loop.start()
             # Closed first: it calls nothing of an intake that is closed.
             self._closing.callback(loop.close)

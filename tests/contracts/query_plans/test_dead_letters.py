@@ -1,4 +1,4 @@
-"""The dead-letter desk after a bad night: what is asked costs by what is shown, not by how much has died."""
+"""Dead letters after a bad night: what is asked costs by what is shown, not by how much has died."""
 
 import os
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ def letters(large: str) -> Iterator[str]:
 
 @pytest.fixture
 def connection(letters: str) -> Iterator[Connection]:
-    with connect(letters, "desk", 30) as connection:
+    with connect(letters, "dead letters", 30) as connection:
         yield connection
 
 

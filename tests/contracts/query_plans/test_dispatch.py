@@ -1,4 +1,4 @@
-"""What dispatch and rescue ask on a large database: 10,000 queues, 200,000 delayed, and no partition."""
+"""What dispatch and recovery ask on a large database: 10,000 queues, 200,000 delayed, and no partition."""
 
 from collections.abc import Iterator
 from datetime import timedelta

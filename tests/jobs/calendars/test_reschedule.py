@@ -265,7 +265,7 @@ def test_one_time_that_has_run_does_not_run_again_where_its_own_day_opens(calend
     assert job.status == JobStatus.FINISHED and next_of(job) is None
 
 
-def test_a_job_that_cannot_be_read_is_parked_and_the_others_go_on(calendar: Calendar) -> None:
+def test_a_job_that_cannot_be_read_is_unrunnable_and_the_others_go_on(calendar: Calendar) -> None:
     spec = {"schedule": {"cron": "61 * * * *", "calendar": {"name": "days"}}, "calendar": calendar}
     poison = make_job(calendar.tenant, make_pool(), next_run_at=now() + DAY, spec=spec)
     jobs = [at_noon(calendar.tenant) for _ in range(4)]
@@ -275,7 +275,7 @@ def test_a_job_that_cannot_be_read_is_parked_and_the_others_go_on(calendar: Cale
     poison.refresh_from_db()
     assert poison.status == JobStatus.UNRUNNABLE and "61 is above 59" in poison.status_note
     assert next_of(poison) is None and {known(job) for job in jobs} == {first + DAY}
-    assert AuditEntry.objects.get(action="job.parked").object_id == str(poison.pk)
+    assert AuditEntry.objects.get(action="job.unrunnable").object_id == str(poison.pk)
 
 
 def test_changes_of_single_times_that_are_closed_now_are_dropped(calendar: Calendar) -> None:

@@ -213,7 +213,7 @@ def test_one_that_was_prolonged_meanwhile_stays_paused() -> None:
     assert Job.objects.get(pk=job.pk).status == JobStatus.PAUSED
 
 
-def test_one_whose_schedule_cannot_be_read_is_parked_and_reported() -> None:
+def test_one_whose_schedule_cannot_be_read_is_unrunnable_and_reported() -> None:
     job = paused_for(10 * MINUTE, until=database_now() - MINUTE)
     other = paused_for(10 * MINUTE, until=database_now() - MINUTE / 2)
     with connection.cursor() as cursor:
@@ -228,11 +228,11 @@ def test_one_whose_schedule_cannot_be_read_is_parked_and_reported() -> None:
     other.refresh_from_db()
     assert job.status == JobStatus.UNRUNNABLE and "Mars/Olympus" in job.status_note
     assert job.paused_until is None and other.status == JobStatus.ACTIVE
-    assert AuditEntry.objects.filter(action="job.parked", object_id=str(job.pk)).count() == 1
+    assert AuditEntry.objects.filter(action="job.unrunnable", object_id=str(job.pk)).count() == 1
     assert MissedSpan.objects.filter(job=job).count() == 1
 
 
-def test_of_one_that_is_parked_a_time_that_was_moved_on_still_waits() -> None:
+def test_of_one_that_is_unrunnable_a_time_that_was_moved_on_still_waits() -> None:
     job = paused_for(10 * MINUTE, until=database_now() - MINUTE)
     spec = job.spec
     ahead, come = (spec.anchor_at + minutes * MINUTE for minutes in (3, 5))

@@ -28,7 +28,7 @@ def job(tenant: Tenant) -> Job:
     return post_job(tenant, name="settle")
 
 
-def desk(client: Client, **query: Any) -> tuple[list[Any], str]:
+def dead_letters_page(client: Client, **query: Any) -> tuple[list[Any], str]:
     answer = client.get(reverse(LIST), query)
     assert answer.status_code == 200, answer
     return list(answer.context["cl"].result_list), answer.content.decode()
@@ -52,7 +52,7 @@ def test_it_shows_what_died_by_error(staff: Client, job: Job) -> None:
     make_dead(job, finished_at=now() - 9 * SECOND)
     last = make_dead(job)
     make_dead(job, fingerprint="b2", error_line="another one")
-    rows, page = desk(staff)
+    rows, page = dead_letters_page(staff)
     assert sorted(row.group.size for row in rows) == [1, 2]
     assert {row.pk for row in rows} >= {last.pk}
     assert "no answer" in page and "another one" in page and "settle" in page
@@ -62,10 +62,10 @@ def test_it_shows_what_died_by_error(staff: Client, job: Job) -> None:
 def test_of_an_error_it_shows_the_dead_runs(staff: Client, job: Job) -> None:
     dead = [make_dead(job) for _ in range(2)]
     make_dead(job, fingerprint="b2")
-    rows, page = desk(staff, tenant__id__exact=job.tenant_id, fingerprint__exact="f00d")
+    rows, page = dead_letters_page(staff, tenant__id__exact=job.tenant_id, fingerprint__exact="f00d")
     assert {row.pk for row in rows} == {run.pk for run in dead}
     assert "/redrive_group/" not in page and "/redrive/" in page
-    rows, _ = desk(staff, job__id__exact=job.pk)
+    rows, _ = dead_letters_page(staff, job__id__exact=job.pk)
     assert len(rows) == 3
 
 
@@ -78,7 +78,7 @@ def test_a_group_is_sent_on_its_way_at_a_pace(staff: Client, job: Job) -> None:
     redrive = Redrive.objects.get()
     assert (redrive.per_minute, redrive.input, redrive.requested_by) == (30, {"args": [2]}, "olga")
     assert redrives.work_off() == 1
-    _, page = desk(staff)
+    _, page = dead_letters_page(staff)
     assert "1 created, 30 per minute" in page
     stopped = press(staff, redrive, "stop", reason="too early")
     assert "stopped" in messages_of(stopped)
@@ -110,7 +110,7 @@ def test_a_group_is_dismissed_with_a_note_and_not_without(staff: Client, job: Jo
     assert "2 runs are dismissed" in messages_of(answer)
     assert set(DeadLetter.objects.values_list("note", "decided_by")) == {("known bug 7", "olga")}
     assert AuditEntry.objects.filter(action="run.dismissed", reason="known bug 7").count() == 2
-    rows, _ = desk(staff, decision="dismissed")
+    rows, _ = dead_letters_page(staff, decision="dismissed")
     assert len(rows) == 2
 
 
@@ -142,7 +142,7 @@ def test_chosen_runs_are_redriven_and_dismissed(staff: Client, job: Job) -> None
 def test_members_decide_of_their_own_alone(client: Client, tenant: Tenant, job: Job) -> None:
     own, foreign = make_dead(job), make_dead(post_job())
     client.force_login(make_user(tenant, Role.OPERATOR, is_staff=True))
-    rows, page = desk(client)
+    rows, page = dead_letters_page(client)
     assert [row.pk for row in rows] == [own.pk]
     press(client, letter(foreign), "redrive")
     press(client, letter(foreign), "dismiss_group", reason="x")
@@ -172,7 +172,7 @@ def test_who_operates_for_one_team_gets_no_dialog_of_another(
 def test_who_may_only_look_decides_nothing(client: Client, tenant: Tenant, job: Job) -> None:
     dead = make_dead(job)
     client.force_login(make_user(tenant, Role.VIEWER, is_staff=True))
-    assert len(desk(client)[0]) == 1
+    assert len(dead_letters_page(client)[0]) == 1
     for button in ("redrive", "dismiss", "redrive_group", "dismiss_group"):
         press(client, letter(dead), button, reason="x", per_minute="60")
     assert letter(dead).decision == "" and not Redrive.objects.exists()

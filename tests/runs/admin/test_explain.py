@@ -11,7 +11,7 @@ from django.utils.html import strip_tags
 from jobs.models import Effect, Job, Role
 from jobs.services.status import pause_job
 from runs.models import Breaker, BreakerState, LiveRun
-from runs.services.explain import JOB_CODES
+from runs.services.explain import JOB_CODES, ObstacleCode
 from runs.states import LiveState
 from tests.support.api_client import Caller
 from tests.support.factories import (
@@ -65,7 +65,7 @@ def test_the_page_of_a_job_names_the_obstacles_of_the_api(staff: Client, job: Jo
     block(job)
     pause_job(job, "deploy")
     named = from_api(job)
-    assert [code for code, _ in named] == [code for code in JOB_CODES if code != "schedule"]
+    assert [code for code, _ in named] == [code for code in JOB_CODES if code != ObstacleCode.SCHEDULE]
     lines = why(staff, job)
     assert len(lines) == len(named)
     for line, (_, detail) in zip(lines, named, strict=True):

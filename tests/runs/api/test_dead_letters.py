@@ -1,4 +1,4 @@
-"""The dead-letter desk over HTTP."""
+"""Dead letters over HTTP."""
 
 from datetime import timedelta
 from typing import Any

@@ -350,7 +350,7 @@ def test_in_two_databases_who_dies_amid_the_way_back_can_go_it_again(
         command("--undo")
     monkeypatch.undo()
     assert not host.task("hourly")["enabled"] and job("hourly").status == JobStatus.PAUSED
-    assert "say --undo again" in command("--apply")
+    assert "run it with --undo again" in command("--apply")
     output = command("--undo")
     assert "given back  hourly" in output and "stays switched off" not in output
     assert host.task("hourly")["enabled"]

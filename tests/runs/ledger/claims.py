@@ -5,10 +5,10 @@ from typing import TypeVar
 from uuid import UUID
 
 import pytest
-from django.db import connection
 
 from jobs.models import Job
 from runs.models import WorkerNode
+from runs.states import LiveState
 from scheduler_project.sdk.errors import LedgerUnavailable
 from scheduler_project.sdk.ledger.interface import (
     Claim,
@@ -21,8 +21,9 @@ from scheduler_project.sdk.ledger.interface import (
 from scheduler_project.sdk.ledger.postgres import PostgresLedger
 from scheduler_project.sdk.outcomes import TRANSIENT, Outcome, stated_failure
 from scheduler_project.sdk.retries import Verdict
+from tests.races.staging import dsn
 from tests.runs.ledger.remote import RemoteLedgers
-from tests.support.factories import TASK, make_worker, now
+from tests.support.factories import TASK, make_run, make_worker, now
 from tests.support.waiting import wait_until
 
 T = TypeVar("T")
@@ -31,14 +32,8 @@ SUCCESS = Verdict("succeeded")
 DEAD = Verdict("dead")
 
 
-def dsn_of_tests() -> str:
-    parameters = connection.get_connection_params()
-    names = {"dbname": "dbname", "user": "user", "password": "password", "host": "host", "port": "port"}
-    return " ".join(f"{name}={parameters[key]}" for key, name in names.items() if parameters.get(key))
-
-
 def open_ledger() -> PostgresLedger:
-    return PostgresLedger(dsn_of_tests())
+    return PostgresLedger(dsn())
 
 
 @pytest.fixture
@@ -84,6 +79,23 @@ def once_it_answers(request: Callable[[], T]) -> T:
     return answers[0]
 
 
+def queued(job: Job, count: int) -> list[UUID]:
+    return [make_run(job, LiveState.QUEUED, rank=rank).run_id for rank in range(count)]
+
+
+def claim_request(
+    job: Job,
+    most: int = 1,
+    worker: WorkerNode | None = None,
+    *,
+    token: UUID | None = None,
+    known: Sequence[str] = (TASK,),
+) -> ClaimRequest:
+    worker = worker or make_worker(job.pool, slots=1)
+    queue = WorkQueue(0, job.pool_id, job.tenant_id, "")
+    return ClaimRequest(worker.incarnation, token or base_token(), queue, list(known), most)
+
+
 def claim_next(
     ledger: Ledger,
     job: Job,
@@ -93,10 +105,8 @@ def claim_next(
     known: Sequence[str] = (TASK,),
     again: bool = False,
 ) -> Claim | None:
-    worker = worker or make_worker(job.pool)
-    queue = WorkQueue(0, job.pool_id, job.tenant_id, "")
-    wanted = ClaimRequest(worker.incarnation, token or base_token(), queue, list(known))
-    return next(iter(ledger.claim(wanted, again=again)), None)
+    request = claim_request(job, worker=worker or make_worker(job.pool), token=token, known=known)
+    return next(iter(ledger.claim(request, again=again)), None)
 
 
 def tell(ledger: Ledger, claim: Claim, outcome: Outcome, verdict: Verdict) -> str | None:

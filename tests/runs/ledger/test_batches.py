@@ -3,52 +3,31 @@
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
-from uuid import UUID
 
 import psycopg
 import pytest
 
 from jobs.models import Job, JobStatus
-from runs.models import Attempt, LiveRun, Run, WorkerNode
+from runs.models import Attempt, LiveRun, Run
 from runs.models import Queue as QueueRow
 from runs.scheduler.dispatch.dispatch import dispatch_pool
 from runs.states import FinalState, LiveState, Trigger
 from scheduler_project.sdk.errors import LedgerRefused
-from scheduler_project.sdk.ledger.interface import (
-    Claim,
-    ClaimRequest,
-    CompletedClaim,
-    Ledger,
-    WorkQueue,
-    base_token,
-    given_back,
-    token_at,
-)
+from scheduler_project.sdk.ledger.interface import Claim, CompletedClaim, Ledger, given_back, token_at
 from scheduler_project.sdk.outcomes import TRANSIENT, stated_failure
 from scheduler_project.sdk.retries import Verdict
-from tests.runs.ledger.claims import SUCCESS, failed, succeeded
+from tests.runs.ledger.claims import SUCCESS, claim_request, failed, queued, succeeded
 from tests.runs.ledger.claims import either_ledger as ledger
 from tests.runs.ledger.remote import RemoteLedgers
-from tests.support.factories import TASK, make_job, make_run, make_tenant, make_worker, now
+from tests.support.factories import make_job, make_run, make_tenant, make_worker, now
 
 __all__ = ["ledger"]
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def wanted(job: Job, most: int, worker: WorkerNode | None = None) -> ClaimRequest:
-    worker = worker or make_worker(job.pool, slots=1)
-    return ClaimRequest(
-        worker.incarnation, base_token(), WorkQueue(0, job.pool_id, job.tenant_id, ""), [TASK], most
-    )
-
-
-def queued(job: Job, count: int) -> list[UUID]:
-    return [make_run(job, LiveState.QUEUED, rank=rank).run_id for rank in range(count)]
-
-
 def claimed(ledger: Ledger, job: Job, count: int) -> list[Claim]:
     queued(job, count)
-    claims = ledger.claim(wanted(job, count))
+    claims = ledger.claim(claim_request(job, count))
     assert len(claims) == count
     return claims
 
@@ -56,7 +35,7 @@ def claimed(ledger: Ledger, job: Job, count: int) -> list[Claim]:
 def test_the_runs_of_an_ask_are_the_best_of_the_queue_and_named_in_their_order(ledger: Ledger) -> None:
     job = make_job()
     runs = queued(job, 5)
-    request = wanted(job, 3)
+    request = claim_request(job, 3)
     claims = ledger.claim(request)
     assert [claim.run_id for claim in claims] == runs[:3]
     assert [claim.token for claim in claims] == [token_at(request.token, nth) for nth in range(3)]
@@ -68,9 +47,9 @@ def test_a_slot_takes_twice_its_share_of_what_is_queued_at_most(ledger: Ledger) 
     job = make_job()
     worker = make_worker(job.pool, slots=4)
     queued(job, 9)
-    assert len(ledger.claim(wanted(job, 32, worker))) == 5
-    assert len(ledger.claim(wanted(job, 1, worker))) == 1
-    assert len(ledger.claim(wanted(job, 32, worker))) == 2
+    assert len(ledger.claim(claim_request(job, 32, worker))) == 5
+    assert len(ledger.claim(claim_request(job, 1, worker))) == 1
+    assert len(ledger.claim(claim_request(job, 32, worker))) == 2
 
 
 def test_what_waits_in_other_queues_is_there_for_the_other_slots(ledger: Ledger) -> None:
@@ -81,7 +60,7 @@ def test_what_waits_in_other_queues_is_there_for_the_other_slots(ledger: Ledger)
         make_run(make_job(other.tenant, job.pool), LiveState.QUEUED, rank=rank)
     # A worker over HTTPS is its tenant's alone: its other slots have the same three.
     most = 2 if isinstance(ledger, RemoteLedgers) else 3
-    assert len(ledger.claim(wanted(job, 32, worker))) == most
+    assert len(ledger.claim(claim_request(job, 32, worker))) == most
 
 
 def test_a_run_that_is_held_takes_no_token_and_goes_back(ledger: Ledger) -> None:
@@ -90,7 +69,7 @@ def test_a_run_that_is_held_takes_no_token_and_goes_back(ledger: Ledger) -> None
     held = make_run(paused, LiveState.QUEUED, rank=0, trigger=Trigger.SCHEDULE)
     Job.objects.filter(pk=paused.pk).update(status=JobStatus.PAUSED)
     runs = [make_run(job, LiveState.QUEUED, rank=rank).run_id for rank in (1, 2)]
-    request = wanted(job, 3)
+    request = claim_request(job, 3)
     claims = ledger.claim(request)
     assert [(claim.run_id, claim.token) for claim in claims] == list(zip(runs, request.tokens, strict=False))
     assert LiveRun.objects.get(pk=held.pk).state == LiveState.READY
@@ -99,7 +78,7 @@ def test_a_run_that_is_held_takes_no_token_and_goes_back(ledger: Ledger) -> None
 def test_an_ask_whose_answer_was_lost_is_answered_with_the_same_claims(ledger: Ledger) -> None:
     job = make_job()
     queued(job, 5)
-    request = wanted(job, 2)
+    request = claim_request(job, 2)
     assert ledger.claim(request) == ledger.claim(request, again=True) != []
     assert LiveRun.objects.filter(state=LiveState.RUNNING).count() == 2
 
@@ -140,7 +119,7 @@ def test_what_is_given_back_counts_once_for_the_day(ledger: Ledger, session: psy
     make_run(job)
     for _ in range(3):
         assert dispatch_pool(session, job.pool_id, now()).queued == 1
-        [claim] = ledger.claim(wanted(job, 1, worker))
+        [claim] = ledger.claim(claim_request(job, 1, worker))
         ledger.report([given_back(claim)])
     assert QueueRow.objects.get(tenant=job.tenant).day_count == 1
 
@@ -169,7 +148,7 @@ def test_one_of_a_job_with_a_gate_releases_what_waits_behind_it(ledger: Ledger) 
     queued(job, 2)
     make_run(limited, LiveState.QUEUED, rank=9)
     waiting = make_run(limited, LiveState.BLOCKED, reason="concurrency")
-    claims = ledger.claim(wanted(job, 3))
+    claims = ledger.claim(claim_request(job, 3))
     assert [claim.gated for claim in claims] == [False, False, True]
     ended = [CompletedClaim(claim, succeeded(), SUCCESS) for claim in claims]
     assert ledger.report(ended).states == ["succeeded"] * 3
@@ -181,8 +160,9 @@ def test_a_report_brings_the_next_claims_of_its_queue(ledger: Ledger) -> None:
     job = make_job()
     runs = queued(job, 4)
     worker = make_worker(job.pool, slots=1)
-    first = ledger.claim(wanted(job, 2, worker))
-    ended, request = [CompletedClaim(claim, succeeded(), SUCCESS) for claim in first], wanted(job, 2, worker)
+    first = ledger.claim(claim_request(job, 2, worker))
+    ended = [CompletedClaim(claim, succeeded(), SUCCESS) for claim in first]
+    request = claim_request(job, 2, worker)
     result = ledger.report(ended, request)
     assert result.states == ["succeeded"] * 2
     assert [claim.run_id for claim in result.claims] == runs[2:]
@@ -200,6 +180,6 @@ def test_what_cannot_be_kept_of_one_changes_nothing_of_any(ledger: Ledger) -> No
     object.__setattr__(bad, "error_line", "half a \x00 line")
     ended = [CompletedClaim(claims[0], succeeded(), SUCCESS), CompletedClaim(claims[1], bad, Verdict("dead"))]
     with pytest.raises((psycopg.DataError, LedgerRefused)):
-        ledger.report(ended, wanted(job, 1))
+        ledger.report(ended, claim_request(job, 1))
     assert LiveRun.objects.filter(state=LiveState.RUNNING).count() == 2
     assert ledger.report(ended[:1]).states == ["succeeded"]

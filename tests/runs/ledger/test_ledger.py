@@ -234,8 +234,8 @@ def test_late_report_after_a_give_back_changes_nothing(ledger: Ledger) -> None:
     assert tell(ledger, again, succeeded(), Verdict("succeeded")) == "succeeded"
 
 
-def test_a_report_after_rescue_is_not_taken_for_one_that_was_heard(ledger: Ledger) -> None:
-    """Else its log would be removed, and what rescue wrote points to none."""
+def test_a_report_after_recovery_is_not_taken_for_one_that_was_heard(ledger: Ledger) -> None:
+    """Else its log would be removed, and what recovery wrote points to none."""
     claim = _claimed(ledger)
     tell(ledger, claim, failed(), Verdict("delayed", 30.0))
     with_log = Outcome("succeeded", now(), now(), log=LogPointer("logs/a", 0, 10))

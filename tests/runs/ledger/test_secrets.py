@@ -12,17 +12,10 @@ from django.db.models.functions import Now
 from jobs.models import Job, JobVersion, Secret
 from jobs.secrets import service as tenant_secrets
 from runs.states import LiveState
-from scheduler_project.sdk.ledger.interface import (
-    Claim,
-    ClaimRequest,
-    CompletedClaim,
-    Ledger,
-    WorkQueue,
-    base_token,
-)
+from scheduler_project.sdk.ledger.interface import Claim, CompletedClaim, Ledger, base_token
 from scheduler_project.sdk.secret_values.encryption import hide_keys
 from tests.races.staging import meanwhile
-from tests.runs.ledger.claims import SUCCESS, claim_next, succeeded
+from tests.runs.ledger.claims import SUCCESS, claim_next, claim_request, succeeded
 from tests.runs.ledger.claims import either_ledger as ledger
 from tests.support.factories import TASK, make_job, make_run, make_worker, now
 
@@ -73,9 +66,8 @@ def test_a_claim_that_comes_with_a_report_brings_them_too(ledger: Ledger, job: J
     # A slot takes its share of what is queued.
     for _ in range(12):
         make_run(job, LiveState.QUEUED)
-    queue = WorkQueue(0, job.pool_id, job.tenant_id, "")
-    wanted = ClaimRequest(worker.incarnation, base_token(), queue, [TASK], limit=2)
-    result = ledger.report([CompletedClaim(first, succeeded(), SUCCESS)], wanted)
+    request = claim_request(job, 2, worker)
+    result = ledger.report([CompletedClaim(first, succeeded(), SUCCESS)], request)
     assert [claim.secrets for claim in result.claims] == [{"KEY": "a value of it"}] * 2
 
 

@@ -12,7 +12,8 @@ from django.db import connection
 from scheduler_project.sdk.errors import LedgerUnavailable
 from scheduler_project.sdk.ledger.interface import CompletedClaim
 from scheduler_project.sdk.ledger.postgres import PostgresLedger
-from tests.runs.ledger.claims import SUCCESS, dsn_of_tests, succeeded
+from tests.races.staging import dsn
+from tests.runs.ledger.claims import SUCCESS, succeeded
 from tests.sdk.targets.test_celery_task import make_claim
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -60,9 +61,9 @@ def balancer() -> Iterator[Balancer]:
 
 
 def test_who_says_nothing_is_away(balancer: Balancer) -> None:
-    parts = [part for part in dsn_of_tests().split() if not part.startswith(("host=", "port="))]
-    dsn = " ".join([*parts, "host=127.0.0.1", f"port={balancer.port}"])
-    with closing(PostgresLedger(dsn, answer_seconds=0.5)) as ledger:
+    parts = [part for part in dsn().split() if not part.startswith(("host=", "port="))]
+    through_it = " ".join([*parts, "host=127.0.0.1", f"port={balancer.port}"])
+    with closing(PostgresLedger(through_it, answer_seconds=0.5)) as ledger:
         assert ledger.declaration_errors("acme", []) == {}
         balancer.silent.set()
         for request in (
@@ -77,6 +78,6 @@ def test_who_says_nothing_is_away(balancer: Balancer) -> None:
 
 def test_a_database_that_is_read_only_for_now_is_away() -> None:
     """A primary that became a standby, and a standby that is about to be promoted."""
-    dsn = f"{dsn_of_tests()} options='-c default_transaction_read_only=on'"
-    with closing(PostgresLedger(dsn)) as ledger, pytest.raises(LedgerUnavailable):
+    read_only = f"{dsn()} options='-c default_transaction_read_only=on'"
+    with closing(PostgresLedger(read_only)) as ledger, pytest.raises(LedgerUnavailable):
         ledger.report([CompletedClaim(make_claim({}, token=uuid4()), succeeded(), SUCCESS)])

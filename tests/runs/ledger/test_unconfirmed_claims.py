@@ -13,20 +13,13 @@ from runs.states import LiveState
 from scheduler_project.sdk.guard.delivery import Delivery
 from scheduler_project.sdk.guard.guard import Guard
 from scheduler_project.sdk.guard.held_claims import held_claims
-from scheduler_project.sdk.ledger.interface import (
-    Claim,
-    ClaimRequest,
-    CompletedClaim,
-    Ledger,
-    WorkQueue,
-    base_token,
-)
+from scheduler_project.sdk.ledger.interface import Claim, ClaimRequest, CompletedClaim, Ledger
 from scheduler_project.sdk.process import processes
 from scheduler_project.sdk.shared import spool
 from scheduler_project.sdk.shared.claim_record import pack_claim, pack_completion_for_slot
 from scheduler_project.sdk.shared.folder import Config, Runtime
 from scheduler_project.sdk.shared.owned_slot import OwnedSlot
-from tests.runs.ledger.claims import SUCCESS, succeeded
+from tests.runs.ledger.claims import SUCCESS, claim_request, succeeded
 from tests.runs.ledger.claims import either_ledger as ledger
 from tests.sdk.fake_ledger import FakeLedger
 from tests.sdk.stage import gone
@@ -52,8 +45,7 @@ class Worker:
         self.delivery = Delivery(self.runtime, ledger)
 
     def wanted(self, most: int) -> ClaimRequest:
-        queue = WorkQueue(0, self.job.pool_id, self.job.tenant_id, "")
-        return ClaimRequest(self.node.incarnation, base_token(), queue, [TASK], most)
+        return claim_request(self.job, most, self.node)
 
     def child(self, steps: Callable[[OwnedSlot], object]) -> None:
         pid = os.fork()

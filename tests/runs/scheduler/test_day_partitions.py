@@ -11,7 +11,7 @@ from django.db import IntegrityError, connection
 from runs.scheduler import day_partitions, maintenance
 from runs.scheduler.day_partitions import TABLES, coverage, ensure, names, partition_name
 from runs.scheduler.partitions.lock_session import connect
-from tests.races.staging import dsn, meanwhile, wait_until_somebody_waits_for
+from tests.races.staging import dsn, result_after
 from tests.support.factories import make_finished_run, make_job, make_worker, now
 
 Session = psycopg.Connection[Any]
@@ -97,10 +97,7 @@ def test_two_schedulers_that_start_at_once_make_each_partition_once() -> None:
         with connect(dsn(), "first", 30) as first, connect(dsn(), "second", 30) as second:
             first.execute("BEGIN")
             made = ensure(first.cursor(), far, back=0, ahead=0)
-            with meanwhile(lambda: _ensure_in_transaction(second, far)) as other:
-                wait_until_somebody_waits_for(first)
-                first.execute("COMMIT")
-                other.result(timeout=60)
+            result_after(first, lambda: _ensure_in_transaction(second, far))
             assert len(made) == len(TABLES)
             assert day_partitions.coverage(first.cursor(), far)[0].days_ahead == 0
     finally:

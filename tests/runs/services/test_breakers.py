@@ -69,7 +69,7 @@ def dispatch(session: Session, job: Job) -> None:
     dispatch_pool(session, job.pool_id, now())
 
 
-def rescue(session: Session) -> None:
+def recover(session: Session) -> None:
     at = now()
     recover_once(session, RecoveryMemory(trusted_from=at - timedelta(seconds=1), last_pass=at), at)
 
@@ -83,7 +83,7 @@ def probe_of(session: Session, ledger: Ledger, job: Job) -> Claim:
     make_run(job)
     dispatch(session, job)
     cool_down(job)
-    rescue(session)
+    recover(session)
     dispatch(session, job)
     claim = claim_next(ledger, job)
     assert claim is not None and breaker(job).probe == claim.run_id
@@ -152,11 +152,11 @@ class TestCounting:
         assert tell(ledger, claim, failure(), Verdict("dead")) == "cancelled"
         assert breaker(job).failures == 0
 
-    def test_a_worker_that_rescue_finds_lost_counts(self, session: Session, job: Job) -> None:
+    def test_a_worker_that_recovery_finds_lost_counts(self, session: Session, job: Job) -> None:
         worker = make_worker(job.pool, state=NodeState.LOST)
         for _ in range(3):
             make_run(job, LiveState.RUNNING, worker=worker)
-        rescue(session)
+        recover(session)
         assert breaker(job).state == BreakerState.OPEN
 
     def test_another_job_is_not_touched(self, ledger: Ledger, job: Job) -> None:
@@ -191,7 +191,7 @@ class TestHolding:
         open_breaker(ledger, job)
         make_run(job)
         dispatch(session, job)
-        rescue(session)
+        recover(session)
         assert (held(job), breaker(job).state) == (1, BreakerState.OPEN)
 
     def test_what_began_before_it_opened_is_not_heard_any_more(
@@ -217,7 +217,7 @@ class TestProbing:
         dispatch(session, job)
         cool_down(job)
         for _ in range(3):
-            rescue(session)
+            recover(session)
             dispatch(session, job)
         assert (breaker(job).state, breaker(job).probe) == (BreakerState.HALF_OPEN, first.run_id)
         assert (held(job), LiveRun.objects.filter(job=job, state="queued").count()) == (3, 1)
@@ -248,7 +248,7 @@ class TestProbing:
         dispatch(session, job)
         tell(ledger, probe, succeeded(), SUCCESS)
         assert held(job) == 3
-        rescue(session)
+        recover(session)
         assert held(job) == 0
 
     def test_its_failure_opens_it_for_another_cool_down(
@@ -271,7 +271,7 @@ class TestProbing:
         dispatch(session, job)
         tell(ledger, probe, failure(how), Verdict("dead"))
         assert breaker(job).state == BreakerState.HALF_OPEN
-        rescue(session)
+        recover(session)
         assert breaker(job).probe == second.run_id
 
     def test_a_probe_that_is_paused_lets_another_try(
@@ -282,13 +282,13 @@ class TestProbing:
         scheduled = [make_run(job, trigger=Trigger.SCHEDULE) for _ in range(2)]
         dispatch(session, job)
         cool_down(job)
-        rescue(session)
+        recover(session)
         assert breaker(job).probe == scheduled[0].run_id
         Job.objects.filter(pk=job.pk).update(status=JobStatus.PAUSED)
         by_hand = make_run(job, trigger=Trigger.MANUAL)
         for _ in range(2):
             dispatch(session, job)
-        rescue(session)
+        recover(session)
         assert breaker(job).probe == by_hand.run_id
         assert LiveRun.objects.get(pk=by_hand.pk).state == LiveState.READY
 
@@ -306,7 +306,7 @@ class TestProbing:
         open_breaker(ledger, job)
         probe = probe_of(session, ledger, job)
         job.pool.nodes.filter(incarnation=probe.incarnation).update(state=NodeState.LOST)
-        rescue(session)
+        recover(session)
         assert breaker(job).state == BreakerState.OPEN
 
 
@@ -387,7 +387,7 @@ class TestPeople:
 
     def test_after_the_probe_is_out_the_words_name_it(self, session: Session, broken: Job) -> None:
         cool_down(broken)
-        rescue(session)
+        recover(session)
         found = breaker(broken)
         assert found.state == BreakerState.HALF_OPEN
         assert f"the run {found.probe} tries" in breakers.describe(found)

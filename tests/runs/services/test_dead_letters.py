@@ -1,4 +1,4 @@
-"""What dies lands on the desk with its end; what is decided of it is decided once."""
+"""What dies has a dead letter with its end; what is decided of it is decided once."""
 
 from datetime import timedelta
 from typing import Any
@@ -16,6 +16,7 @@ from jobs.secrets.service import create_secret, delete_secret
 from jobs.services.definition import delete_job
 from jobs.services.status import cancel_job
 from runs.models import DeadLetter, LiveRun, NodeState, Redrive, RedriveState, Run
+from runs.scheduler.recovery.lost_attempts import fail as fail_claims
 from runs.scheduler.recovery.recover import RecoveryMemory, recover_once
 from runs.services import dead_letters, redrives
 from runs.services import runs as services
@@ -23,6 +24,7 @@ from runs.services.dead_letters import AlreadyDecided, NotDead
 from runs.services.redrives import RedriveIsOver, RedriveUnderWay, allowed
 from runs.states import LiveState
 from scheduler_project.sdk.ledger.postgres import PostgresLedger
+from scheduler_project.sdk.outcomes import worker_lost
 from tests.runs.ledger.claims import DEAD, claim_next, failed, ledger, tell
 from tests.support.factories import (
     make_dead,
@@ -66,7 +68,7 @@ class TestLetters:
         )
         assert (letter.died_at, letter.decision) == (run.finished_at, "")
 
-    def test_so_does_one_that_rescue_gives_up(self, session: psycopg.Connection[Any], job: Job) -> None:
+    def test_so_does_one_that_recovery_gives_up(self, session: psycopg.Connection[Any], job: Job) -> None:
         worker = make_worker(job.pool, state=NodeState.LOST)
         for _ in range(2):
             make_run(job, LiveState.RUNNING, worker=worker, losses=99)
@@ -75,6 +77,19 @@ class TestLetters:
         letters = DeadLetter.objects.all()
         assert {letter.error_class for letter in letters} == {"worker_lost"}
         assert len({letter.fingerprint for letter in letters}) == 1 and letters[0].fingerprint
+
+    @pytest.mark.django_db(transaction=True)
+    def test_a_loss_is_in_one_group_whoever_found_it(
+        self, ledger: PostgresLedger, session: psycopg.Connection[Any], job: Job
+    ) -> None:
+        make_run(job, LiveState.QUEUED)
+        claim = claim_next(ledger, job)
+        assert claim is not None
+        tell(ledger, claim, worker_lost("The process that ran it was killed.", now(), now()), DEAD)
+        lost = make_run(job, LiveState.RUNNING, worker=make_worker(job.pool, state=NodeState.LOST), losses=99)
+        assert fail_claims(session, {lost.pk: lost.claim_seq}, "The worker was lost.") == {lost.pk: "dead"}
+        [group] = dead_letters.groups([job.tenant_id])
+        assert (group.size, group.error_type) == (2, "WorkerLost")
 
     @pytest.mark.parametrize("state", ["succeeded", "cancelled", "skipped"])
     def test_nothing_else_does(self, job: Job, state: Any) -> None:
@@ -106,8 +121,8 @@ class TestGroups:
         for dead in (job, other):
             make_dead(dead)
         assert {group.tenant_id for group in dead_letters.groups(None)} == {tenant.pk, other.tenant_id}
-        assert dead_letters.open_letters(None) == 2
-        assert dead_letters.open_letters([tenant.pk]) == 1
+        assert dead_letters.count_open(None) == 2
+        assert dead_letters.count_open([tenant.pk]) == 1
 
     def test_what_is_decided_is_not_in_them(self, tenant: Tenant, job: Job) -> None:
         run = make_dead(job)
@@ -163,7 +178,7 @@ class TestRedriving:
             assert isinstance(done.refused[identity], NotDead)
         assert DeadLetter.objects.get(pk=of_others.pk).decision == ""
 
-    def test_a_retry_by_hand_takes_it_off_the_desk(self, job: Job) -> None:
+    def test_a_retry_by_hand_closes_its_dead_letter(self, job: Job) -> None:
         dead = make_dead(job)
         again = services.retry_run(dead)
         letter = DeadLetter.objects.get()
@@ -172,7 +187,7 @@ class TestRedriving:
         letter.refresh_from_db()
         assert letter.redriven_as == again.pk
 
-    def test_what_dies_again_is_on_the_desk_again(self, tenant: Tenant, job: Job) -> None:
+    def test_what_dies_again_is_open_again(self, tenant: Tenant, job: Job) -> None:
         done = dead_letters.redrive(tenant, [make_dead(job).pk])
         (again,) = done.runs.values()
         for state in ("queued", "running"):
@@ -188,7 +203,7 @@ class TestRedriving:
 
 
 class TestDismissing:
-    def test_it_leaves_the_desk_with_a_note(self, tenant: Tenant, job: Job) -> None:
+    def test_it_is_closed_with_a_note(self, tenant: Tenant, job: Job) -> None:
         dead = make_dead(job)
         dead_letters.dismiss(tenant, [dead.pk], "known bug 7")
         letter = DeadLetter.objects.get()
@@ -245,7 +260,7 @@ class TestGroupsOnTheirWay:
         redrives.start(tenant, "f00d", 1)
         assert [redrives.work_off() for _ in range(3)] == [1, 0, 0]
 
-    def test_what_dies_meanwhile_waits_on_the_desk(self, tenant: Tenant, job: Job) -> None:
+    def test_what_dies_meanwhile_stays_open(self, tenant: Tenant, job: Job) -> None:
         make_dead(job, finished_at=now() - SECOND)
         redrive = redrives.start(tenant, "f00d", 6000)
         later = make_dead(job, finished_at=now() + SECOND)

@@ -617,13 +617,13 @@ if ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(pag
 
 def keyring(call: str, number: int) -> Command:
     script = KEYRING.replace("{number}", str(number))
-    return Command(
-        f"keyrings of all commands and of the worker, by {call}",
-        [SYSTEM_PYTHON, "-c", script],
-        logged('"made"'),
-        all_calls,
-        is_known_here=lambda: is_made(script),
-    )
+    return making(f"keyrings of all commands and of the worker, by {call}", script)
+
+
+def making(name: str, script: str, **values: Any) -> Command:
+    """Return a script that prints `made` unless the filter of calls refuses what it asks for."""
+    values = {"is_known_here": lambda: is_made(script), **values}
+    return Command(name, [SYSTEM_PYTHON, "-c", script], logged('"made"'), all_calls, **values)
 
 
 def is_made(script: str) -> bool:
@@ -749,28 +749,12 @@ COMMANDS = [
         with_network,
         network=False,
     ),
-    Command(
-        "socket to the machine below, without a network",
-        [SYSTEM_PYTHON, "-c", VSOCK],
-        logged('"made"'),
-        all_calls,
-        network=False,
-        is_known_here=lambda: is_made(VSOCK),
-    ),
-    Command(
-        "ring that makes sockets, without a network",
-        [SYSTEM_PYTHON, "-c", RING],
-        logged('"made"'),
-        all_calls,
-        network=False,
-        is_known_here=lambda: is_made(RING),
-    ),
+    making("socket to the machine below, without a network", VSOCK, network=False),
+    making("ring that makes sockets, without a network", RING, network=False),
     *map(keyring, ("add_key", "request_key", "keyctl"), KEYRING_CALLS),
-    Command(
+    making(
         "keyrings by a call of 32 bits",
-        [SYSTEM_PYTHON, "-c", OLD_KEYRING],
-        logged('"made"'),
-        all_calls,
+        OLD_KEYRING,
         is_known_here=lambda: platform.machine() == "x86_64" and is_made(OLD_KEYRING),
     ),
 ]

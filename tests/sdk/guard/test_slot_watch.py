@@ -177,7 +177,7 @@ def test_a_result_of_a_batch_that_found_no_room_is_not_given_back(tmp_path: Path
     owned_slot.begin(1, 1, processes.boottime() + 60)
     slot = runtime.table.read(0)
     assert slot is not None
-    Guard(runtime).slot_watch.shed(slot, slot.since + 1)
+    Guard(runtime).slot_watch.give_back_waiting(slot, slot.since + 1)
     pending = {token: runtime.spool.get(token) for token in runtime.spool.tokens()}
     assert pending.keys() == {over.token, waiting.token}
     assert (report := pending[over.token]) is not None

@@ -8,9 +8,8 @@ import pytest
 
 from scheduler_project.sdk.logs.folder import FolderLogStore
 from scheduler_project.sdk.logs.store import folder_of, open_log_store
+from tests.support.packages import PACKAGES
 from tests.support.processes import CHECKOUT
-
-PRODUCT = ("auditlog", "jobs", "runs", "scheduler_project")
 
 
 def test_a_store_is_named_by_its_url(tmp_path: Path) -> None:
@@ -38,7 +37,7 @@ def test_a_store_need_not_be_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nobody_else_knows_that_it_is_a_folder() -> None:
     """Another kind of store is a module beside this one, and a line in `open_log_store`."""
     sources = [
-        path for top in PRODUCT for path in (CHECKOUT / top).rglob("*.py") if path.parent.name != "logs"
+        path for top in PACKAGES for path in (CHECKOUT / top).rglob("*.py") if path.parent.name != "logs"
     ]
     assert len(sources) > 200
     assert [path for path in sources if re.search(r"FolderLogStore|logs\.folder", path.read_text())] == []

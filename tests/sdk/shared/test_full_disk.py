@@ -129,7 +129,7 @@ def test_what_is_given_back_of_a_batch_is_not_begun_when_the_rest_found_no_room(
     owned_slot, base, slot = batch_of_four(runtime)
     disk.room = 1
     with pytest.raises(OSError):
-        guard.slot_watch.shed(slot, slot.since + 1)
+        guard.slot_watch.give_back_waiting(slot, slot.since + 1)
     assert runtime.spool.tokens() == [token_at(base, 1)]
     begun = [nth for nth in (1, 2, 3) if owned_slot.begin(nth, 1, processes.boottime() + 60)]
     assert begun == [2, 3]

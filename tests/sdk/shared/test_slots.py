@@ -81,6 +81,15 @@ def test_the_kernel_frees_a_dead_owners_slot(table: SlotTable, forked: Forked) -
     assert table.take_ownership(0)
 
 
+def test_a_fork_of_the_owner_releases_nothing(table: SlotTable, forked: Forked) -> None:
+    """A task that forks, and whose child ends by SystemExit, comes to the end of the task twice."""
+    owned_slot = requesting(table)()
+    forked(owned_slot.release)
+    assert table.states() == [REQUESTED, FREE]
+    owned_slot.release()
+    assert table.states() == [FREE, FREE]
+
+
 def test_a_dead_owners_claim_is_left_to_the_guard(table: SlotTable, forked: Forked) -> None:
     forked.kill(forked(requesting(table)))
     owned_slot = OwnedSlot.take(table)

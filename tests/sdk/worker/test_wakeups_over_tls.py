@@ -136,7 +136,7 @@ def test_wakeups_that_were_decrypted_together_are_all_read(
     queues = [SimpleNamespace(broker_queue=stage.broker_queue)]
     runtime = SimpleNamespace(table=table, queues=lambda: queues, queues_with_work=list)
     loop = EventLoop()
-    intake = WakeupIntake(SimpleNamespace(app=app, amqheartbeat=0), loop.hub, runtime, Counting())  # type: ignore[arg-type]
+    intake = WakeupIntake(SimpleNamespace(app=app, amqheartbeat=0), loop, runtime, Counting())  # type: ignore[arg-type]
     intake.start()
     loop.start()
     try:
@@ -153,7 +153,7 @@ def test_a_mute_broker_does_not_hold_the_hosts_loop_when_it_is_given_up(
     app = Celery("of a team", broker="memory://", set_as_current=False)
     Beatkeeper(app, broker_url=private_rabbitmq.tls_url, ca_file=own_ca.ca)
     runtime = SimpleNamespace(table=SimpleNamespace(size=1))
-    intake = WakeupIntake(SimpleNamespace(app=app), EventLoop().hub, runtime, Counting())  # type: ignore[arg-type]
+    intake = WakeupIntake(SimpleNamespace(app=app), EventLoop(), runtime, Counting())  # type: ignore[arg-type]
     connection = wakeup_connection(app, connect_timeout=5)
     connection.connect()
     intake._use(connection)

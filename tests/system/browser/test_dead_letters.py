@@ -15,7 +15,7 @@ __all__ = ["browser", "site"]
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_the_desk_is_worked_off_with_a_few_clicks(browser: Browser) -> None:
+def test_dead_letters_are_decided_with_a_few_clicks(browser: Browser) -> None:
     User.objects.create_superuser("olga", password=PASSWORD)
     make_pool(slug="default")
     tenant = make_tenant(slug="payments")
@@ -31,7 +31,7 @@ def test_the_desk_is_worked_off_with_a_few_clicks(browser: Browser) -> None:
     browser.picture("dashboard")
     browser.page.locator("#figures a", has_text="Dead letters").click()
     browser.page.wait_for_selector("text=requests.ConnectionError")
-    browser.picture("desk")
+    browser.picture("dead_letters")
 
     browser.page.locator("tr", has_text="requests.ConnectionError").locator(
         "a", has_text="requests"

@@ -163,8 +163,8 @@ def test_each_run_of_a_crowd_ends_once_and_no_two_tries_overlap(
         platform.scheduler()
     for _ in range(size.workers):
         chaos.start_worker()
-    # First, while nobody else is silent: else rescue would wait for one more lease before it trusts silence. And no
-    # report is cut in two: the locks of its session would keep rescue waiting for as long as the cut lasts.
+    # First, while nobody else is silent: else recovery would wait for one more lease before it trusts silence. And no
+    # report is cut in two: the locks of its session would keep recovery waiting for as long as the cut lasts.
     its_runs_go_elsewhere(chaos, chaos.cut_off, size)
     its_runs_go_elsewhere(chaos, chaos.frozen, size)
     jobs = [

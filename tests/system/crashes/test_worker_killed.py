@@ -118,7 +118,7 @@ def test_a_worker_that_is_stopped_gives_its_run_back_uncounted(platform: Platfor
 
 
 def test_a_pool_of_one_worker_recovers_when_it_is_started_again(platform: Platform, gate: Path) -> None:
-    """Kill the one worker of a pool: the brake for mass losses must not hold that for longer.
+    """Kill the one worker of a pool: the hold on mass losses must not keep it for longer.
 
     The new worker must not keep its namesake's claims alive either.
     """
@@ -139,6 +139,6 @@ def test_a_pool_of_one_worker_recovers_when_it_is_started_again(platform: Platfo
 
 
 def assert_the_guard_reported(platform: Platform, run: Row, times: int = 1) -> None:
-    """Rescue would have come to the same, later and without naming a type."""
+    """Recovery would have come to the same, later."""
     outcomes = [(attempt["outcome"], attempt["error_type"]) for attempt in platform.attempts(run)]
     assert outcomes == [("lost", "WorkerLost")] * times + [("succeeded", "")]

@@ -53,17 +53,17 @@ class Reader:
 
 
 def test_the_bytes_are_those_that_py_amqp_would_write() -> None:
-    press = MessageTemplate(1)
-    printed = press.print(WAKEUP, 1)
-    identity = identity_of(printed)
-    assert printed == publication(WAKEUP, identity, 1, press._origin)
+    template = MessageTemplate(1)
+    frames = template.frames(WAKEUP, 1)
+    identity = identity_of(frames)
+    assert frames == publication(WAKEUP, identity, 1, template._origin)
     # The second one comes from the pattern.
-    assert press.print(WAKEUP, 2).replace(b"000000000002", b"000000000001") == printed
+    assert template.frames(WAKEUP, 2).replace(b"000000000002", b"000000000001") == frames
 
 
-def test_py_amqp_reads_what_was_printed() -> None:
-    press = MessageTemplate(5)
-    reader = frames_of(press.print(WAKEUP, 77), press.print(WAKEUP._replace(priority=9, tries=1), 78))
+def test_py_amqp_reads_the_frames() -> None:
+    template = MessageTemplate(5)
+    reader = frames_of(template.frames(WAKEUP, 77), template.frames(WAKEUP._replace(priority=9, tries=1), 78))
     (first, second) = reader
     channel, method, _, message = first
     assert (channel, message.properties["priority"]) == (5, 6)
@@ -80,27 +80,27 @@ def test_py_amqp_reads_what_was_printed() -> None:
 
 
 def test_it_is_addressed_to_its_queue_and_comes_back_if_there_is_none() -> None:
-    printed = MessageTemplate(1).print(WAKEUP, 1)
-    size = int.from_bytes(printed[3:7], "big")
-    arguments, _ = loads("Bssbb", printed[7 : 7 + size], 4)
+    frames = MessageTemplate(1).frames(WAKEUP, 1)
+    size = int.from_bytes(frames[3:7], "big")
+    arguments, _ = loads("Bssbb", frames[7 : 7 + size], 4)
     assert arguments == [0, "", WAKEUP.broker_queue, True, False]
 
 
 def test_each_wakeup_has_an_id_that_tells_its_number() -> None:
-    press, other = MessageTemplate(1), MessageTemplate(1)
-    identities = [identity_of(press.print(WAKEUP, number)) for number in (1, 2, 16**12 - 1)]
-    assert [press.number_of(identity) for identity in identities] == [1, 2, 16**12 - 1]
+    template, other = MessageTemplate(1), MessageTemplate(1)
+    identities = [identity_of(template.frames(WAKEUP, number)) for number in (1, 2, 16**12 - 1)]
+    assert [template.number_of(identity) for identity in identities] == [1, 2, 16**12 - 1]
     assert len({UUID(identity) for identity in identities}) == 3
-    assert press.number_of(identity_of(other.print(WAKEUP, 1))) == 0
-    assert press.number_of("somebody else's") == 0
+    assert template.number_of(identity_of(other.frames(WAKEUP, 1))) == 0
+    assert template.number_of("somebody else's") == 0
 
 
 def test_patterns_do_not_pile_up(monkeypatch: Any) -> None:
     monkeypatch.setattr(wakeups, "MAX_PATTERNS", 3)
-    press = MessageTemplate(1)
+    template = MessageTemplate(1)
     for number in range(10):
-        press.print(Wakeup(f"queue-{number}", "1:1", 1), number + 1)
-    assert len(press._patterns) <= 3
+        template.frames(Wakeup(f"queue-{number}", "1:1", 1), number + 1)
+    assert len(template._patterns) <= 3
 
 
 def test_a_stock_celery_worker_carries_a_wakeup_out(
@@ -140,17 +140,17 @@ def test_a_stock_celery_worker_carries_a_wakeup_out(
         assert channel.queue_declare(queue, passive=True).message_count == 0
 
 
-def frames_of(*printed: bytes) -> list[Any]:
+def frames_of(*frames: bytes) -> list[Any]:
     """Publications turned into deliveries, which is what py-amqp knows how to read."""
     publish = Basic.Publish[0].to_bytes(2, "big") + Basic.Publish[1].to_bytes(2, "big")
     deliver = Basic.Deliver[0].to_bytes(2, "big") + Basic.Deliver[1].to_bytes(2, "big")
     reader = Reader()
-    for data in printed:
+    for data in frames:
         reader.read(data.replace(publish, deliver, 1))
     return reader.methods
 
 
-def identity_of(printed: bytes) -> str:
-    ((_, _, _, message),) = frames_of(printed)
+def identity_of(frames: bytes) -> str:
+    ((_, _, _, message),) = frames_of(frames)
     assert isinstance(message, amqp.Message)
     return str(message.properties["correlation_id"])

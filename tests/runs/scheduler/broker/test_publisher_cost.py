@@ -46,12 +46,12 @@ def test_a_wakeup_costs_a_fraction_of_what_py_amqp_needs(
 
 
 def publish(session: AmqpSession, wakeups: list[Wakeup]) -> None:
-    bell, at = WakeSocket(), 0
+    waker, at = WakeSocket(), 0
     while at < len(wakeups) or session.waiting:
         batch = wakeups[at : at + min(500, session.room)]
         session.send(batch)
         at += len(batch)
-        session.listen(bell, 0.0 if at < len(wakeups) and session.room else 1.0)
+        session.listen(waker, 0.0 if at < len(wakeups) and session.room else 1.0)
 
 
 def publish_with_py_amqp(url: str, wakeups: list[Wakeup]) -> None:

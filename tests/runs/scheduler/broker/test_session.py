@@ -134,9 +134,9 @@ def test_an_ack_of_many_looks_at_no_other(session: AmqpSession) -> None:
 
 
 def settle(session: AmqpSession) -> None:
-    bell = WakeSocket()
+    waker = WakeSocket()
     while session.waiting:
-        session.listen(bell, 0.5)
+        session.listen(waker, 0.5)
 
 
 def test_what_was_sent_is_confirmed(session: AmqpSession, queue: str) -> None:
@@ -184,11 +184,11 @@ def test_a_silent_broker_is_waited_for_only_so_long(
     session.send([Wakeup(queue, "1:1", 1)])
     settle(session)
     monkeypatch.setattr(broker_session, "SILENT_SECONDS", 0.2)
-    bell = WakeSocket()
+    waker = WakeSocket()
     with patch.object(AmqpConnection, "read_what_is_there"), pytest.raises(BrokerSilent):
         session.send([Wakeup(queue, "1:1", 1)])
         for _ in range(1000):
-            session.listen(bell, 0.5)
+            session.listen(waker, 0.5)
 
 
 def test_what_py_amqp_waits_for_it_does_not_wait_for_ever(
@@ -199,12 +199,12 @@ def test_what_py_amqp_waits_for_it_does_not_wait_for_ever(
         session._channel.wait(Basic.GetOk)
 
 
-def test_a_bell_is_heard_once_however_often_it_rang() -> None:
-    bell = WakeSocket()
+def test_a_wake_socket_is_cleared_at_once_however_often_it_was_woken() -> None:
+    waker = WakeSocket()
     for _ in range(100_000):
-        bell.ring()
-    bell.quiet()
-    bell.quiet()
+        waker.wake()
+    waker.clear()
+    waker.clear()
 
 
 class TlsInFront:

@@ -60,7 +60,7 @@ class ListSession:
         if self.fails:
             raise ConnectionResetError
         if seconds:
-            waker.quiet()
+            waker.clear()
 
     def take_returned(self) -> list[Wakeup]:
         returned, self.returned = self.returned, []

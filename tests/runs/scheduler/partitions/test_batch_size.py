@@ -59,7 +59,7 @@ def test_a_single_row_that_times_out_is_the_end_of_the_session() -> None:
         passes(paced, 1, errors.QueryCanceled)
 
 
-def test_a_database_clock_that_is_set_back_stops_nothing_in_rescue() -> None:
+def test_a_database_clock_that_is_set_back_stops_nothing_in_recovery() -> None:
     memory = RecoveryMemory()
     assert memory.is_due("claims", 1.0, now())
     assert not memory.is_due("claims", 1.0, now())

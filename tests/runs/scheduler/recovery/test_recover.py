@@ -26,7 +26,7 @@ def trusting(at: datetime) -> RecoveryMemory:
     return RecoveryMemory(trusted_from=at - SECOND, last_pass=at)
 
 
-def rescue(session: Session, memory: RecoveryMemory | None = None, at: datetime | None = None) -> Recovered:
+def recover(session: Session, memory: RecoveryMemory | None = None, at: datetime | None = None) -> Recovered:
     at = at or now()
     return recover_once(session, memory or trusting(at), at)
 
@@ -45,7 +45,7 @@ class TestLostWorkers:
         job = make_job()
         worker = silent_worker(job.pool)
         run = running(job, worker)
-        done = rescue(session)
+        done = recover(session)
         assert (done.lost_workers, done.lost_attempts) == (1, 1)
         worker.refresh_from_db()
         run.refresh_from_db()
@@ -63,48 +63,48 @@ class TestLostWorkers:
         job = make_job()
         running(job, silent_worker(job.pool, silent, lease_seconds=lease))
         at = now()
-        done = rescue(session, RecoveryMemory(trusted_from=at - 61 * SECOND, last_pass=at), at)
+        done = recover(session, RecoveryMemory(trusted_from=at - 61 * SECOND, last_pass=at), at)
         assert (done.lost_workers, done.lost_attempts) == (lost, lost)
 
     def test_after_an_outage_a_long_lease_begins_anew(self, session: Session) -> None:
         job = make_job()
         running(job, silent_worker(job.pool, 90, lease_seconds=60))
         at = now()
-        assert rescue(session, RecoveryMemory(trusted_from=at, last_pass=at), at).lost_workers == 0
+        assert recover(session, RecoveryMemory(trusted_from=at, last_pass=at), at).lost_workers == 0
 
     def test_the_fencing_token_stays_so_that_a_late_report_loses(self, session: Session) -> None:
         job = make_job()
         run = running(job, silent_worker(job.pool), claim_seq=4)
-        rescue(session)
+        recover(session)
         run.refresh_from_db()
         assert (run.claim_seq, run.attempt, run.claim_token) == (4, 1, None)
 
     def test_a_worker_within_its_lease_keeps_its_runs(self, session: Session) -> None:
         job = make_job()
         run = running(job, silent_worker(job.pool, seconds=25))
-        assert rescue(session).lost_attempts == 0
+        assert recover(session).lost_attempts == 0
         run.refresh_from_db()
         assert run.state == LiveState.RUNNING
 
     def test_runs_of_an_unknown_worker_are_lost(self, session: Session) -> None:
         make_run(make_job(), LiveState.RUNNING, worker=None)
-        assert rescue(session).lost_attempts == 1
+        assert recover(session).lost_attempts == 1
 
     def test_what_a_worker_left_behind_is_lost(self, session: Session) -> None:
         job = make_job()
         running(job, make_worker(job.pool, state=NodeState.LEFT))
-        assert rescue(session).lost_attempts == 1
+        assert recover(session).lost_attempts == 1
 
     def test_a_run_beyond_its_time_limit_and_grace_is_lost(self, session: Session) -> None:
         job = make_job()
         run = running(job, make_worker(job.pool), wake_at=now() - SECOND)
-        rescue(session)
+        recover(session)
         assert "time limit" in Attempt.objects.get(run_id=run.pk).error_line
 
     def test_a_pool_of_one_worker_recovers_at_once(self, session: Session) -> None:
         job = make_job()
         running(job, silent_worker(job.pool))
-        assert rescue(session).held_workers == 0
+        assert recover(session).held_workers == 0
 
 
 class TestClaimsNotInHand:
@@ -114,7 +114,7 @@ class TestClaimsNotInHand:
         job = make_job()
         worker = silent_worker(job.pool, seconds=1)
         run = running(job, worker, claimed_at=worker.previous_beat_at - SECOND)
-        rescue(session)
+        recover(session)
         run.refresh_from_db()
         assert run.state == LiveState.DELAYED
 
@@ -122,7 +122,7 @@ class TestClaimsNotInHand:
         job, token = make_job(), uuid4()
         worker = silent_worker(job.pool, seconds=1, held=[token])
         running(job, worker, claim_token=token, claimed_at=worker.previous_beat_at - SECOND)
-        assert rescue(session).lost_attempts == 0
+        assert recover(session).lost_attempts == 0
 
     def test_a_fresh_claim_is_kept_though_the_last_beat_was_composed_before_it(
         self, session: Session
@@ -130,14 +130,14 @@ class TestClaimsNotInHand:
         job = make_job()
         worker = silent_worker(job.pool, seconds=1)
         running(job, worker, claimed_at=worker.previous_beat_at + SECOND)
-        assert rescue(session).lost_attempts == 0
+        assert recover(session).lost_attempts == 0
 
 
 class TestVerdicts:
     def test_a_run_without_attempts_left_is_dead(self, session: Session) -> None:
         job = make_job(spec={"retry": {"max_attempts": 1, "backoff": "fixed", "base": 1.0, "cap": 1.0}})
         run = running(job, silent_worker(job.pool))
-        rescue(session)
+        recover(session)
         ended = Run.objects.get(pk=run.pk)
         assert (ended.state, ended.ended_from, ended.error_class) == ("dead", "running", "worker_lost")
         assert (ended.attempts, ended.finished_at is None) == (1, False)
@@ -147,27 +147,27 @@ class TestVerdicts:
         settings.MAX_WORKER_LOSSES = 2
         job = make_job()
         run = running(job, silent_worker(job.pool), losses=1)
-        rescue(session)
+        recover(session)
         assert Run.objects.get(pk=run.pk).state == "dead"
 
     def test_a_lost_run_somebody_wants_cancelled_is_cancelled(self, session: Session) -> None:
         job = make_job()
         run = running(job, silent_worker(job.pool), cancel_requested_at=now(), cancel_reason="enough")
-        rescue(session)
+        recover(session)
         ended = Run.objects.get(pk=run.pk)
         assert (ended.state, ended.reason) == ("cancelled", "enough")
         assert Attempt.objects.get(run_id=run.pk).next_state == "cancelled"
 
 
 class TestBrakes:
-    """After an outage of our own, or when many fall silent at once, rescue waits."""
+    """After an outage of our own, or when many fall silent at once, recovery waits."""
 
-    def test_a_new_rescuer_takes_nothing_for_one_lease(self, session: Session) -> None:
+    def test_a_new_recovery_takes_nothing_for_one_lease(self, session: Session) -> None:
         job, memory, at = make_job(), RecoveryMemory(), now()
         run = running(job, silent_worker(job.pool))
         for seconds in range(0, 30, 5):
-            assert rescue(session, memory, at + seconds * SECOND).lost_attempts == 0
-        assert rescue(session, memory, at + 31 * SECOND).lost_attempts == 1
+            assert recover(session, memory, at + seconds * SECOND).lost_attempts == 0
+        assert recover(session, memory, at + 31 * SECOND).lost_attempts == 1
         run.refresh_from_db()
         assert run.state == LiveState.DELAYED
 
@@ -177,10 +177,10 @@ class TestBrakes:
         worker = silent_worker(job.pool, seconds=0)
         running(job, worker)
         back = at + 41 * SECOND
-        assert rescue(session, memory, back).lost_workers == 0
+        assert recover(session, memory, back).lost_workers == 0
         WorkerNode.objects.update(last_beat_at=back + SECOND, previous_beat_at=back + SECOND)
         for seconds in range(5, 30, 5):
-            assert rescue(session, memory, back + seconds * SECOND).lost_workers == 0
+            assert recover(session, memory, back + seconds * SECOND).lost_workers == 0
 
     def test_many_that_fall_silent_at_once_are_held_for_one_more_lease(
         self, session: Session, caplog: pytest.LogCaptureFixture
@@ -190,12 +190,12 @@ class TestBrakes:
         for worker in workers:
             running(job, worker)
         memory = trusting(at)
-        assert rescue(session, memory, at).held_workers == MASS_LOSS
+        assert recover(session, memory, at).held_workers == MASS_LOSS
         assert "ALARM" in caplog.text
         for seconds in range(5, 30, 5):
-            done = rescue(session, memory, at + seconds * SECOND)
+            done = recover(session, memory, at + seconds * SECOND)
             assert (done.held_workers, done.lost_workers) == (0, 0)
-        done = rescue(session, memory, at + 30 * SECOND)
+        done = recover(session, memory, at + 30 * SECOND)
         assert (done.lost_workers, done.lost_attempts) == (MASS_LOSS, MASS_LOSS)
 
     def test_a_fifth_of_a_large_pool_is_not_held(self, session: Session) -> None:
@@ -204,18 +204,18 @@ class TestBrakes:
             make_worker(pool)
         for _ in range(MASS_LOSS):
             silent_worker(pool)
-        assert rescue(session).lost_workers == MASS_LOSS
+        assert recover(session).lost_workers == MASS_LOSS
 
     def test_workers_that_died_one_after_the_other_are_not_held(self, session: Session) -> None:
         pool = make_pool()
         for leases in range(1, MASS_LOSS + 1):
             silent_worker(pool, seconds=31 * 2 * leases)
-        assert rescue(session).lost_workers == MASS_LOSS
+        assert recover(session).lost_workers == MASS_LOSS
 
     def test_pools_are_judged_apart(self, session: Session) -> None:
         for _ in range(MASS_LOSS):
             silent_worker(make_pool())
-        assert rescue(session).lost_workers == MASS_LOSS
+        assert recover(session).lost_workers == MASS_LOSS
 
     def test_a_teams_silent_workers_do_not_hold_what_others_have_lost(self, session: Session) -> None:
         """Registered with a team's key, and never heard of again."""
@@ -223,7 +223,7 @@ class TestBrakes:
         run = running(job, silent_worker(job.pool))
         for _ in range(MASS_LOSS):
             silent_worker(job.pool, tenant=team)
-        done = rescue(session)
+        done = recover(session)
         assert (done.held_workers, done.lost_workers) == (MASS_LOSS, 1)
         run.refresh_from_db()
         assert run.state == LiveState.DELAYED
@@ -234,7 +234,7 @@ class TestBrakes:
             running(job, silent_worker(job.pool))
         for _ in range(20):
             make_worker(job.pool, tenant=team, lease_seconds=3600)
-        done = rescue(session)
+        done = recover(session)
         assert (done.held_workers, done.lost_workers) == (MASS_LOSS, 0)
 
 
@@ -244,7 +244,7 @@ class TestWaking:
         due = make_run(job, LiveState.DELAYED, wake_at=now() - SECOND)
         later = make_run(job, LiveState.DELAYED, wake_at=now() + 10 * SECOND)
         # Waking takes nothing from anybody, so it needs no trust.
-        assert rescue(session, RecoveryMemory()).promoted == 1
+        assert recover(session, RecoveryMemory()).promoted == 1
         due.refresh_from_db()
         later.refresh_from_db()
         assert (due.state, due.wake_at, later.state) == (LiveState.READY, None, LiveState.DELAYED)
@@ -258,7 +258,7 @@ class TestWaking:
             make_run(job, LiveState.DELAYED, available_at=later, wake_at=later, rank=place)
         memory = RecoveryMemory()
         memory.batch.size = 2
-        assert rescue(session, memory).promoted == 7
+        assert recover(session, memory).promoted == 7
         assert set(LiveRun.objects.values_list("state", "rank")) == {("ready", rank(later, job.priority))}
 
 
@@ -277,9 +277,9 @@ class TestBlockedRuns:
         job = make_job(max_concurrency=3)
         running(job, make_worker(job.pool), planned_at=now() - 9 * SECOND)
         runs = self.blocked(job, "concurrency", 4)
-        assert rescue(session).released == 2
+        assert recover(session).released == 2
         assert self.states(runs) == ["blocked", "blocked", "ready", "ready"]
-        assert rescue(session).released == 0
+        assert recover(session).released == 0
 
     def test_a_ready_run_of_another_pool_takes_no_place(self, session: Session) -> None:
         """It may be ready for ever there: of a pool that lost its workers, and that the job has left."""
@@ -288,22 +288,22 @@ class TestBlockedRuns:
         Job.objects.filter(pk=job.pk).update(pool=make_pool())
         job.refresh_from_db()
         blocked = make_run(job, LiveState.BLOCKED, reason="concurrency")
-        assert rescue(session).released == 1
+        assert recover(session).released == 1
         blocked.refresh_from_db()
         assert blocked.state == LiveState.READY
         make_run(job, LiveState.BLOCKED, reason="concurrency")
-        assert rescue(session).released == 0
+        assert recover(session).released == 0
 
     def test_without_a_limit_all_are_released(self, session: Session) -> None:
         job = make_job(max_concurrency=1)
         self.blocked(job, "concurrency", 3)
         JobGate.objects.all().delete()
-        assert rescue(session).released == 3
+        assert recover(session).released == 3
 
     def test_runs_of_a_resumed_job_are_released(self, session: Session) -> None:
         resumed, paused = make_job(), make_job(status=JobStatus.PAUSED)
         runs = self.blocked(resumed, "paused") + self.blocked(paused, "paused")
-        rescue(session)
+        recover(session)
         assert self.states(runs) == ["ready", "blocked"]
 
     def test_runs_of_a_target_that_became_known_are_released(self, session: Session) -> None:
@@ -311,9 +311,9 @@ class TestBlockedRuns:
         stranger = make_job(pool=job.pool, spec={"target_key": "nobody.knows"})
         runs = self.blocked(job, "unknown_target")
         runs += self.blocked(stranger, "unknown_target")
-        assert rescue(session).released == 0
+        assert recover(session).released == 0
         make_worker(job.pool)
-        rescue(session)
+        recover(session)
         assert self.states(runs) == ["ready", "blocked"]
 
     @pytest.mark.parametrize("reason", ["not_allowed", "not_exported"])
@@ -321,11 +321,11 @@ class TestBlockedRuns:
         pool = make_pool(shared=False, exported_tasks=[])
         job = make_job(pool=pool)
         runs = self.blocked(job, reason)
-        assert rescue(session).released == 0
+        assert recover(session).released == 0
         pool.tenants.add(job.tenant)
-        assert rescue(session).released == 0
+        assert recover(session).released == 0
         Pool.objects.filter(pk=pool.pk).update(exported_tasks=[job.spec.target_key])
-        assert rescue(session).released == 1
+        assert recover(session).released == 1
         assert self.states(runs) == ["ready"]
 
     def test_a_round_looks_at_all_however_many_there_are(
@@ -333,7 +333,7 @@ class TestBlockedRuns:
     ) -> None:
         monkeypatch.setattr("runs.scheduler.recovery.unblock.MAX_JOBS", 2)
         runs = [run for _ in range(5) for run in self.blocked(make_job(max_concurrency=1), "concurrency")]
-        assert rescue(session).released == 5
+        assert recover(session).released == 5
         assert set(self.states(runs)) == {"ready"}
 
     def test_a_round_that_takes_too_long_goes_on_in_the_next_pass(
@@ -347,7 +347,7 @@ class TestBlockedRuns:
         self.blocked(make_job(), "not_exported")
         released: list[int] = []
         while not released or memory.sweep.rounds:
-            released.append(rescue(session, memory).released)
+            released.append(recover(session, memory).released)
         # In between each of the other reasons had its turn.
         assert [count for count in released if count] == [2, 1, 2, 1]
 
@@ -357,14 +357,15 @@ class TestBlockedRuns:
         memory = trusting(now())
         memory.batch.size = 2
         runs = self.blocked(make_job(), "not_exported", 5)
-        assert rescue(session, memory).released == 5
+        assert recover(session, memory).released == 5
         assert set(self.states(runs)) == {"ready"}
 
     def test_queued_runs_nobody_can_claim_any_more_go_back(self, session: Session) -> None:
         job = make_job(spec={"target_key": "gone.with.its.worker"})
         run = make_run(job, LiveState.QUEUED, queued_at=now() - LEASE - SECOND)
-        assert rescue(session).released == 0
+        assert recover(session).withdrawn == 0
         make_worker(job.pool)
-        assert rescue(session).released == 1
+        done = recover(session)
+        assert (done.withdrawn, done.released) == (1, 0)
         run.refresh_from_db()
         assert run.state == LiveState.READY

@@ -38,7 +38,7 @@ def wake(claim: Claim) -> None:
         LiveRun.objects.filter(run=claim.run_id).update(state=state)
 
 
-def test_a_loss_that_a_worker_reports_counts_as_one_that_rescue_finds(ledger: Ledger) -> None:
+def test_a_loss_that_a_worker_reports_counts_as_one_that_recovery_finds(ledger: Ledger) -> None:
     job = make_job()
     claim = claim_of(ledger, job)
     assert tell(ledger, claim, lost(), AGAIN) == "delayed"
@@ -96,7 +96,7 @@ def test_a_run_keeps_its_input_when_nothing_is_changed(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize(("most", "losses", "state"), [(5, 3, "delayed"), (5, 4, "dead"), (1, 0, "dead")])
-def test_guard_and_rescue_keep_to_the_jobs_cap_of_losses(
+def test_guard_and_recovery_keep_to_the_jobs_cap_of_losses(
     ledger: Ledger, session: psycopg.Connection[Any], most: int, losses: int, state: str
 ) -> None:
     """Of attempts it may have one: losses take nothing from it."""
@@ -107,7 +107,7 @@ def test_guard_and_rescue_keep_to_the_jobs_cap_of_losses(
     assert tell(ledger, by_guard, lost(), verdict) == state
     at = now()
     worker = make_worker(job.pool, state="lost")
-    by_rescue = make_run(job, LiveState.RUNNING, worker=worker, losses=losses, attempt=losses + 1)
+    by_recovery = make_run(job, LiveState.RUNNING, worker=worker, losses=losses, attempt=losses + 1)
     recover_once(session, RecoveryMemory(trusted_from=at, last_pass=at), at)
-    found = Run.objects.get(pk=by_rescue.pk)
+    found = Run.objects.get(pk=by_recovery.pk)
     assert (found.state or found.live.state) == state

@@ -26,7 +26,7 @@ def due_retries(job: Job, count: int, reason: str = "retry") -> list[LiveRun]:
     return [make_run(job, LiveState.DELAYED, reason=reason, wake_at=at) for _ in range(count)]
 
 
-def rescue(session: Session, at: datetime) -> int:
+def recover(session: Session, at: datetime) -> int:
     return recover_once(session, RecoveryMemory(trusted_from=at - SECOND, last_pass=at), at).retried
 
 
@@ -41,10 +41,10 @@ def budgeted(per_minute: int | None) -> Job:
 def test_of_a_storm_so_many_go_a_minute_and_the_rest_says_why_not(session: Session) -> None:
     job, at = budgeted(60), now()
     due_retries(job, 100)
-    assert rescue(session, at) == 5, "the bucket was full: five seconds' worth"
+    assert recover(session, at) == 5, "the bucket was full: five seconds' worth"
     assert (count(job.tenant, "ready"), count(job.tenant, "blocked")) == (5, 95)
     assert set(LiveRun.objects.filter(state="blocked").values_list("reason", flat=True)) == {"retry_budget"}
-    went = sum(rescue(session, at + number * SECOND / 4) for number in range(1, 4 * 60 + 1))
+    went = sum(recover(session, at + number * SECOND / 4) for number in range(1, 4 * 60 + 1))
     assert 59 <= went <= 60, "one a second, however often somebody looks"
 
 
@@ -53,7 +53,7 @@ def test_other_tenants_are_not_touched(session: Session) -> None:
     due_retries(storm, 50)
     due_retries(calm, 3)
     due_retries(free, 40)
-    rescue(session, now())
+    recover(session, now())
     assert [count(job.tenant, "ready") for job in (storm, calm, free)] == [1, 3, 40]
     assert RetryBudget.objects.count() == 2
 
@@ -61,14 +61,14 @@ def test_other_tenants_are_not_touched(session: Session) -> None:
 def test_what_is_no_retry_takes_nothing(session: Session) -> None:
     job = budgeted(1)
     due_retries(job, 10, reason="flexible_window")
-    rescue(session, now())
+    recover(session, now())
     assert (count(job.tenant, "ready"), RetryBudget.objects.count()) == (10, 0)
 
 
 def test_a_run_that_lost_its_worker_is_a_retry_too(session: Session) -> None:
     job = budgeted(1)
     due_retries(job, 3, reason="worker_lost")
-    rescue(session, now())
+    recover(session, now())
     assert count(job.tenant, "ready") == 1
 
 
@@ -76,7 +76,7 @@ def test_the_most_urgent_goes_first(session: Session) -> None:
     job = budgeted(1)
     late, urgent = due_retries(job, 2)
     LiveRun.objects.filter(pk=urgent.pk).update(rank=late.rank - 1000)
-    rescue(session, now())
+    recover(session, now())
     urgent.refresh_from_db()
     assert urgent.state == LiveState.READY
 
@@ -84,18 +84,18 @@ def test_the_most_urgent_goes_first(session: Session) -> None:
 def test_another_budget_holds_at_once(session: Session) -> None:
     job, at = budgeted(1), now()
     due_retries(job, 30)
-    rescue(session, at)
+    recover(session, at)
     Tenant.objects.filter(pk=job.tenant_id).update(retry_budget=600)
-    assert rescue(session, at + SECOND) == 10
+    assert recover(session, at + SECOND) == 10
     Tenant.objects.filter(pk=job.tenant_id).update(retry_budget=None)
-    assert rescue(session, at + SECOND) == 19
+    assert recover(session, at + SECOND) == 19
     assert count(job.tenant, "blocked") == 0
 
 
 def test_a_pass_takes_on_no_more_than_it_should(session: Session) -> None:
     job, at = budgeted(6000), now()
     due_retries(job, 30)
-    rescue(session, at - 60 * SECOND)
+    recover(session, at - 60 * SECOND)
     RetryBudget.objects.update(tokens=500)
     LiveRun.objects.update(state="blocked", reason="retry_budget", budget_tenant=job.tenant_id, wake_at=None)
     assert let_retries_go(session, at, 7) == 7
@@ -143,7 +143,7 @@ def test_a_bucket_fills_by_the_time_up_to_its_rim(per_minute: int, seconds: floa
 def test_a_person_may_let_one_go_before_its_turn(session: Session) -> None:
     job = budgeted(1)
     due_retries(job, 2)
-    rescue(session, now())
+    recover(session, now())
     waiting = LiveRun.objects.get(state="blocked")
     services.retry_run(waiting.run)
     waiting.refresh_from_db()
@@ -153,7 +153,7 @@ def test_a_person_may_let_one_go_before_its_turn(session: Session) -> None:
 def test_it_is_reported_where_somebody_asks(session: Session) -> None:
     job = budgeted(1)
     due_retries(job, 3)
-    rescue(session, now())
+    recover(session, now())
     caller = Caller(job.tenant, Role.VIEWER)
     said = caller.get(f"jobs/{job.pk}/explain").json()["obstacles"]
     assert ("blocked", "2 runs wait: waits until the tenant may have its next retry") in [

@@ -103,7 +103,7 @@ def test_a_poison_job_of_each_kind_among_ten_thousand_costs_nobody_its_time(
     finally:
         with connection.cursor() as cursor:
             cursor.execute("ALTER TABLE beatkeeper_live_run DROP CONSTRAINT no_poison")
-    assert sum(one.parked for one in done) == len(poison)
+    assert sum(one.unrunnable for one in done) == len(poison)
     fired = "SELECT count(*) FROM beatkeeper_run WHERE tenant_id = %s AND planned_at = %s AND state IS NULL"
     assert count(fired, tenant, due) == 10_000
     late = "SELECT max(created_at - planned_at) FROM beatkeeper_run WHERE tenant_id = %s"
@@ -112,7 +112,7 @@ def test_a_poison_job_of_each_kind_among_ten_thousand_costs_nobody_its_time(
         job.refresh_from_db()
         assert (job.status, job.clock.next_run_at) == (JobStatus.UNRUNNABLE, None), kind
         assert MissedSpan.objects.get(job=job).from_at == due - SECOND, kind
-        entry = AuditEntry.objects.get(action="job.parked", object_id=str(job.pk))
+        entry = AuditEntry.objects.get(action="job.unrunnable", object_id=str(job.pk))
         assert entry.reason == job.status_note != "", kind
     assert "Atlantis" in poison["zone gone"].status_note
     assert "no_poison" in poison["refused"].status_note

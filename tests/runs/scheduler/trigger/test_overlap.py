@@ -259,8 +259,8 @@ class TestRelease:
         run.refresh_from_db()
         assert (run.state, run.reason, run.wake_at) == ("delayed", "flexible_window", later)
 
-    def test_what_nobody_released_is_found_by_rescue(self, session: Session) -> None:
-        """Of many jobs at once: a round of rescue looks at them all, a gate in somebody's hands comes later."""
+    def test_what_nobody_released_is_found_by_recovery(self, session: Session) -> None:
+        """Of many jobs at once: a round of recovery looks at them all, a gate in somebody's hands comes later."""
         jobs = [job_with("buffer_one") for _ in range(230)]
         for job in jobs:
             make_run(job, LiveState.BLOCKED, reason="overlap")

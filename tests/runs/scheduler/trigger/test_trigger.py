@@ -330,23 +330,23 @@ class TestEndOfAJob:
 class TestPoison:
     """One job never costs another its time."""
 
-    def test_a_schedule_that_raises_parks_its_job_and_no_other(self, session: Session) -> None:
+    def test_a_schedule_that_raises_makes_its_job_unrunnable_and_no_other(self, session: Session) -> None:
         poison = make_job(spec={"schedule": {"cron": "0 0 * * *", "timezone": "Europe/Atlantis"}})
         healthy = make_job()
         due_at = make_due(poison, now() - 2 * SECOND)
         make_due(healthy)
         done = trigger(session)
-        assert (done.runs, done.parked) == (1, 1)
+        assert (done.runs, done.unrunnable) == (1, 1)
         poison.refresh_from_db()
         assert (poison.status, next_run_at(poison)) == (JobStatus.UNRUNNABLE, None)
         assert "Europe/Atlantis" in poison.status_note
         entry = AuditEntry.objects.get(object_id=str(poison.pk))
-        assert (entry.action, entry.tenant_id) == ("job.parked", poison.tenant_id)
+        assert (entry.action, entry.tenant_id) == ("job.unrunnable", poison.tenant_id)
         span = MissedSpan.objects.get(job=poison)
         # What follows the span is made up for by whoever resumes the job: those times are after `status_at`.
         assert (span.from_at, span.to_at) == (due_at, poison.status_at + MILLISECOND)
 
-    def test_a_row_the_database_refuses_parks_its_job_and_no_other(self, session: Session) -> None:
+    def test_a_row_the_database_refuses_makes_its_job_unrunnable_and_no_other(self, session: Session) -> None:
         jobs = [make_job() for _ in range(9)]
         poison = make_job(spec={"target_key": "poison"})
         for job in [*jobs, poison]:
@@ -354,7 +354,7 @@ class TestPoison:
         with connection.cursor() as cursor:
             cursor.execute("ALTER TABLE beatkeeper_live_run ADD CHECK (target_key <> 'poison')")
         done = trigger(session)
-        assert (done.runs, done.parked) == (9, 1)
+        assert (done.runs, done.unrunnable) == (9, 1)
         poison.refresh_from_db()
         assert poison.status == JobStatus.UNRUNNABLE
         assert not Run.objects.filter(job=poison).exists()

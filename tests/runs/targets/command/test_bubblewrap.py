@@ -269,7 +269,7 @@ def test_a_named_folder_that_is_not_there_is_reported(worker: Worker, settings: 
 def test_a_switch_that_is_off_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "switch").write_text("0\n")
     monkeypatch.setattr(bubblewrap, "SWITCHES", {str(tmp_path / "switch"): ("0", "turn the switch on")})
-    assert bubblewrap.what_to_do("No permissions") == "turn the switch on"
+    assert bubblewrap.remedy_of("No permissions") == "turn the switch on"
 
 
 @needs_bubblewrap

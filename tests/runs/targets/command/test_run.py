@@ -8,9 +8,10 @@ import secrets
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -18,7 +19,7 @@ from uuid import uuid4
 import pytest
 from celery import Celery
 
-from runs.targets.command import isolation, output
+from runs.targets.command import isolation, launcher, output
 from runs.targets.command import run as command
 from runs.targets.command import seccomp as call_filter
 from runs.targets.command.run import execute
@@ -289,14 +290,17 @@ def test_what_left_the_group_ends_with_the_run(run: Runner) -> None:
 
 
 @needs_namespaces
-def test_killing_the_group_ends_what_left_it(run: Runner) -> None:
+@pytest.mark.parametrize("kill", [os.killpg, os.kill])
+def test_killing_the_group_or_its_leader_alone_ends_what_left_it(
+    run: Runner, kill: Callable[[int, int], None]
+) -> None:
     """All the guard knows is the group."""
     seconds = seconds_of_its_own()
     thread, failures = in_background(
         run, "sh", "-c", f"setsid sleep {seconds} & {UNTIL_IT_SLEEPS}; echo ready; exec sleep 30"
     )
     assert has_argument(seconds)
-    os.killpg(run.table.records[0].body[0], 9)
+    kill(run.table.records[0].body[0], 9)
     join(thread)
     wait_until(lambda: not has_argument(seconds), 15, "the end of what left the group")
     assert [getattr(failed, "exit_code", None) for failed in failures] == [137]
@@ -520,18 +524,6 @@ def test_what_it_leaves_running_is_ended_with_it(run: Runner) -> None:
     wait_until(lambda: not has_argument(seconds), 15, "the end of its child")
 
 
-@needs_namespaces
-def test_nothing_outlives_the_group_s_leader(run: Runner) -> None:
-    seconds = seconds_of_its_own()
-    thread, _ = in_background(
-        run, "sh", "-c", f"setsid sleep {seconds} & {UNTIL_IT_SLEEPS}; echo ready; exec sleep 30"
-    )
-    assert has_argument(seconds)
-    os.kill(run.table.records[0].body[0], 9)
-    join(thread)
-    wait_until(lambda: not has_argument(seconds), 15, "the end of what left the group")
-
-
 def test_output_in_pieces_of_characters_is_put_together(run: Runner) -> None:
     run("sh", "-c", r"printf '\303'; sleep 0.1; printf '\244\377\n'")
     assert "\\u00e4\\ufffd" in run.log
@@ -589,3 +581,11 @@ def test_a_secret_environment_variable_is_masked_in_the_log(run: Runner) -> None
     lines = [json.loads(line)["m"] for line in run.store.read(outcome.log).splitlines()]
     assert {f"{name}=***" for name in SECRET_NAMES} <= set(lines)
     assert {f"{name}={values[name]}" for name in HARMLESS_NAMES} <= set(lines)
+
+
+def test_a_launcher_of_another_version_runs_nothing() -> None:
+    """An option that it does not know may be a limit."""
+    command = [sys.executable, "-I", "-S", launcher.__file__, "0", "here", "cpu=7"]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert ended.returncode == launcher.NOT_STARTED
+    assert "restart" in ended.stderr
