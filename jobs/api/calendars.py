@@ -110,6 +110,8 @@ class CalendarView(ResourceView):
 
 @extend_schema_view(get=operation("list_calendars", "Calendars, newest first", errors=(400,)))
 class Calendars(CalendarView, ListView):
+    newest_first = ("created_at", "name")
+
     @creation(
         "create_calendar",
         "Create a calendar",

@@ -12,7 +12,7 @@ from rest_framework.response import Response
 
 from jobs.api.jobs import find_job
 from jobs.api.openapi import creation, operation
-from jobs.api.requests import BASE
+from jobs.api.requests import BASE, read_id
 from jobs.api.serializers import BodySerializer, InstantField, LinksField, PlainField
 from jobs.api.views import ListView, ResourceView
 from jobs.models import Job, Override, Role
@@ -34,7 +34,7 @@ class NewOverrideSerializer(BodySerializer):
 
 
 class OverrideSerializer(serializers.Serializer[Override]):
-    id = serializers.IntegerField()
+    id = serializers.UUIDField(source="public_id")
     planned_at = InstantField(help_text="One of the job's planned times.")
     skip = serializers.SerializerMethodField(help_text=ABOUT_SKIP)
     move_to = InstantField(source="moved_to", allow_null=True, help_text=ABOUT_MOVE)
@@ -43,7 +43,7 @@ class OverrideSerializer(serializers.Serializer[Override]):
     created_at = InstantField()
     done_at = InstantField(allow_null=True, help_text="Its run was made, or the row that says why not.")
     run = serializers.SerializerMethodField(help_text="Where it is shown, once it is done.")
-    links = LinksField(self=lambda override: f"/jobs/{override.job_id}/times/{override.pk}")
+    links = LinksField(self=lambda override: f"/jobs/{override.job_id}/times/{override.public_id}")
 
     def get_skip(self, override: Override) -> bool:
         return override.moved_to is None
@@ -70,7 +70,7 @@ class OverrideView(ResourceView):
     get=operation("list_overrides", "Overrides of planned times, the latest first", errors=(400, 404))
 )
 class Overrides(OverrideView, ListView):
-    newest_first = ("planned_at", "id")
+    newest_first = ("planned_at", "public_id")
 
     @creation(
         "create_override",
@@ -89,7 +89,7 @@ class Overrides(OverrideView, ListView):
 class OneOverride(OverrideView, RetrieveAPIView[Override]):
     def get_object(self) -> Override:
         given: str = self.kwargs["override_id"]
-        mine = self.get_queryset().filter(pk=read_number(given))
+        mine = self.get_queryset().filter(public_id=read_id(given))
         return first_or_missing(mine, f"the job has no override {given[:60]}")
 
     @operation(
@@ -99,11 +99,6 @@ class OneOverride(OverrideView, RetrieveAPIView[Override]):
         errors=(404, 409),
         about="As long as its planned time has not come.",
     )
-    def delete(self, request: Request, override_id: str, **_: Any) -> Response:
-        overrides.remove_override(self.job, read_number(override_id))
+    def delete(self, request: Request, **_: Any) -> Response:
+        overrides.remove_override(self.job, self.get_object().pk)
         return Response(status=204)
-
-
-def read_number(given: str) -> int:
-    """Return the id of a row; zero, which no row has, for anything else."""
-    return int(given) if given.isascii() and given.isdigit() and len(given) < 19 else 0

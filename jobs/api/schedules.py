@@ -32,7 +32,7 @@ COMPONENTS = {
 }
 SUSPENSION = obj(
     {
-        "id": number(),
+        "id": text(format="uuid"),
         "kind": text(enum=list(SuspensionKind.values)),
         "effect": text(enum=list(Effect.values)),
         "note": text(),
@@ -54,8 +54,8 @@ class AheadSerializer(serializers.Serializer[Ahead]):
     window_ends_at = InstantField(allow_null=True, help_text="Of a flexible window.")
     skipped = serializers.SerializerMethodField()
     moved_to = InstantField(source="override.moved_to", allow_null=True)
-    override = serializers.IntegerField(
-        source="override.pk", allow_null=True, help_text="Of this planned time."
+    override = serializers.UUIDField(
+        source="override.public_id", allow_null=True, help_text="Of this planned time."
     )
     suspension = serializers.SerializerMethodField()
     description = serializers.CharField()
@@ -69,13 +69,13 @@ class AheadSerializer(serializers.Serializer[Ahead]):
         if found is None:
             return None
         return {
-            "id": found.id,
+            "id": str(found.public_id),
             "kind": found.kind,
             "effect": found.effect,
             "note": found.note,
             "ends_at": instant(found.over_at),
             "held": ahead.held,
-            "link": f"{BASE}/{found.kind}s/{found.id}",
+            "link": f"{BASE}/{found.kind}s/{found.public_id}",
         }
 
 

@@ -66,6 +66,8 @@ class SecretView(ResourceView):
 
 @extend_schema_view(get=operation("list_secrets", "Secrets, newest first: their names", errors=(400,)))
 class Secrets(SecretView, ListView):
+    newest_first = ("created_at", "name")
+
     @creation(
         "create_secret",
         "Create a secret",

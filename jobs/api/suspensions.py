@@ -19,6 +19,7 @@ from rest_framework.views import APIView
 from jobs.api.authentication import tenant_of
 from jobs.api.filters import NamedFilterSet, choice
 from jobs.api.openapi import Decorator, creation, operation
+from jobs.api.requests import read_id
 from jobs.api.serializers import BodySerializer, InstantField, LinksField, PlainField, ReasonSerializer
 from jobs.api.views import ListView, ResourceView
 from jobs.clock import database_now
@@ -76,7 +77,7 @@ class SuspensionChangesSerializer(NewSuspensionSerializer):
 
 # A tenant reads what a suspension of the platform does, not which person made it.
 class SuspensionSerializer(OfKind):
-    id = serializers.IntegerField()
+    id = serializers.UUIDField(source="public_id")
     tag = serializers.CharField(read_only=True, allow_null=True, help_text=tags.ABOUT)
     pool = serializers.CharField(source="pool.slug", allow_null=True, help_text=ABOUT_POOL)
     everything = serializers.SerializerMethodField(help_text=ABOUT_EVERYTHING)
@@ -99,7 +100,7 @@ class SuspensionSerializer(OfKind):
     created_by = serializers.SerializerMethodField()
     created_at = InstantField()
     own = serializers.SerializerMethodField(help_text="False: of the platform, to look at only.")
-    links = LinksField(self=lambda suspension: f"/{suspension.kind}s/{suspension.pk}")
+    links = LinksField(self=lambda suspension: f"/{suspension.kind}s/{suspension.public_id}")
 
     @cached_property
     def counted(self) -> int | None:
@@ -145,8 +146,8 @@ class SuspensionView(ResourceView):
 
     def get_object(self) -> Suspension:
         given: str = self.kwargs["suspension_id"]
-        key = int(given) if given.isascii() and given.isdigit() and len(given) < 10 else 0
-        return first_or_missing(self.get_queryset().filter(pk=key), f"there is no {self.kind} {given[:60]}")
+        found = self.get_queryset().filter(public_id=read_id(given))
+        return first_or_missing(found, f"there is no {self.kind} {given[:60]}")
 
     def get_own(self) -> Suspension:
         suspension = self.get_object()
@@ -163,6 +164,7 @@ class SuspensionFilters(NamedFilterSet):
 
 
 class Suspensions(SuspensionView, ListView):
+    newest_first = ("created_at", "public_id")
     filterset_class = SuspensionFilters
 
     def post(self, request: Request) -> Response:

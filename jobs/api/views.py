@@ -57,5 +57,6 @@ class ResourceViewSet(ResourceView, GenericViewSet[Any]):
 
 
 class ListView(ResourceView, ListAPIView[Any]):
-    # The columns that pages follow; together they are unique.
+    # The columns that pages follow; together they are unique. A cursor shows them, so none may be a key that is counted
+    # over all tenants.
     newest_first: ClassVar[tuple[str, ...]] = ("created_at", "id")

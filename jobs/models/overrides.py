@@ -1,5 +1,8 @@
 """Store overrides: single planned times that somebody skipped or moved."""
 
+import uuid
+
+from django.contrib.postgres.functions import RandomUUID
 from django.db import models
 from django.db.models.functions import Now
 
@@ -7,6 +10,8 @@ from django.db.models.functions import Now
 class Override(models.Model):
     """Skip one planned time of a job, or move it to another instant."""
 
+    # In addresses and answers: the key would count the rows of all tenants.
+    public_id = models.UUIDField(default=uuid.uuid4, db_default=RandomUUID(), unique=True, editable=False)
     job = models.ForeignKey("beatkeeper_jobs.Job", models.CASCADE, related_name="overrides")
     planned_at = models.DateTimeField()
     # Null: skipped.

@@ -1,7 +1,9 @@
 """Store suspensions: pauses and blackouts, which keep jobs from running."""
 
+import uuid
 from datetime import datetime
 
+from django.contrib.postgres.functions import RandomUUID
 from django.db import models
 from django.db.models import F, Q
 from django.db.models.functions import Now
@@ -52,6 +54,8 @@ class Suspension(models.Model):
     """Suspend every job that matches all that is named here; one that names nothing suspends all jobs."""
 
     id = models.AutoField(primary_key=True)
+    # In addresses and answers: the key would count the rows of all tenants.
+    public_id = models.UUIDField(default=uuid.uuid4, db_default=RandomUUID(), unique=True, editable=False)
     kind = models.CharField(max_length=8, choices=SuspensionKind.choices)
     tenant = models.ForeignKey(Tenant, models.CASCADE, null=True, blank=True, related_name="suspensions")
     pool = models.ForeignKey(Pool, models.CASCADE, null=True, blank=True, related_name="suspensions")

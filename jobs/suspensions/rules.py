@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import NamedTuple
+from uuid import UUID
 
 from jobs.models import Effect, SuspensionKind
 
@@ -30,6 +31,7 @@ class SuspensionRow(NamedTuple):
     begins_at: datetime
     over_at: datetime | None
     note: str
+    public_id: UUID = UUID(int=0)
 
     @property
     def word(self) -> str:

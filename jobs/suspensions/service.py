@@ -98,7 +98,7 @@ def delete_suspension(suspension: Suspension, reason: str = "") -> None:
     locked, now = _lock(suspension)
     if locked.state(now) != SuspensionState.PLANNED:
         detail = f"the {locked.kind} has begun and cannot be deleted"
-        raise SuspensionHasBegun(detail, hint=f"POST /api/v1/{locked.kind}s/{locked.pk}/lift ends it")
+        raise SuspensionHasBegun(detail, hint=f"POST /api/v1/{locked.kind}s/{locked.public_id}/lift ends it")
     record(Action.SUSPENSION_DELETED, locked, before=audit_snapshot(locked), reason=reason)
     locked.delete()
 

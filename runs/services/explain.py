@@ -155,7 +155,7 @@ def _common(job: Job, version: JobVersion, pool_id: int, now: datetime) -> Itera
     for suspension in suspensions_of(job, now):
         end = f" until {as_text(suspension.over_at)}" if suspension.over_at else ""
         note = f": {suspension.note}" if suspension.note else ""
-        link = f"/api/v1/{suspension.kind}s/{suspension.id}"
+        link = f"/api/v1/{suspension.kind}s/{suspension.public_id}"
         remedy = "its end, or lifting it" if suspension.over_at else "lifting it"
         detail, subject = f"{suspension.word}{end}{note}", Suspension(pk=suspension.id)
         yield Obstacle(ObstacleCode.SUSPENSION, detail, link, remedy, subject)

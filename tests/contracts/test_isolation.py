@@ -79,8 +79,10 @@ def theirs(rival: Caller) -> dict[str, Any]:
         "job_id": job.pk,
         "number": 1,
         "run_id": make_run(job, LiveState.READY).pk,
-        "override_id": Override.objects.create(job=job, planned_at=now() + timedelta(hours=9), note=MARK).pk,
-        "suspension_id": {"pauses": pause.pk, "blackouts": blackout.pk},
+        "override_id": Override.objects.create(
+            job=job, planned_at=now() + timedelta(hours=9), note=MARK
+        ).public_id,
+        "suspension_id": {"pauses": pause.public_id, "blackouts": blackout.public_id},
         "calendars": Calendar.objects.create(tenant=tenant, name=f"{MARK}-calendar").name,
         "secrets": Secret.objects.create(
             tenant=tenant, name=f"{MARK}_SECRET", ciphertext="x", key_id="k"

@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 from django.db import connection
@@ -42,7 +43,7 @@ def test_a_time_is_skipped_shown_and_restored(caller: Caller, job: Job) -> None:
     assert answer.status_code == 201 and answer["Location"] == made["links"]["self"]
     assert (made["planned_at"], made["skip"], made["move_to"], made["note"]) == (first, True, None, "holiday")
     assert (made["created_by"], made["done_at"], made["run"]) == (str(caller.key), None, None)
-    assert caller.get(made["links"]["self"]).json() == made
+    assert caller.get(made["links"]["self"]).json() == made and UUID(made["id"]).version == 4
     assert caller.get(f"jobs/{job.pk}/times").json()["results"] == [made]
     shown = ahead(caller, job)[0]
     assert (shown["planned_at"], shown["starts_at"], shown["skipped"]) == (first, None, True)
@@ -173,7 +174,7 @@ def test_the_preview_shows_what_a_suspension_will_do(caller: Caller, job: Job) -
     assert dropped["starts_at"] is None and dropped["suspension"]["note"] == "inventory"
     assert dropped["description"] == "no run, blackout: inventory" and not dropped["suspension"]["held"]
     assert held["starts_at"] == as_text(ends) and held["suspension"]["held"]
-    assert held["suspension"]["link"] == f"/api/v1/pauses/{hold.pk}"
+    assert held["suspension"]["link"] == f"/api/v1/pauses/{hold.public_id}"
     assert caller.get(held["suspension"]["link"]).status_code == 200
     assert free["suspension"] is None and free["starts_at"] == free["planned_at"]
 

@@ -1,7 +1,11 @@
 """Test /api/v1/pauses and /api/v1/blackouts."""
 
+import json
+from base64 import urlsafe_b64decode
 from datetime import timedelta
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -137,6 +141,15 @@ def test_the_list_is_filtered_by_state_and_paged(caller: Caller, address: str) -
 
 
 @BOTH
+def test_no_id_counts_the_rows_of_others(caller: Caller, address: str) -> None:
+    ids = {make(caller, address)["id"] for _ in range(2)}
+    page = caller.get(address, limit=1).json()
+    cursor = parse_qs(urlsplit(page["next"]).query)["cursor"][0]
+    assert json.loads(urlsafe_b64decode(cursor + "=="))[-1] == page["results"][0]["id"]
+    assert all(UUID(one).version == 4 for one in ids)
+
+
+@BOTH
 def test_a_viewer_only_looks(tenant: Tenant, pool: Pool, caller: Caller, address: str) -> None:
     made = make(caller, address)
     viewer, operator = Caller(tenant, Role.VIEWER), Caller(tenant, Role.OPERATOR)
@@ -152,16 +165,17 @@ def test_a_viewer_only_looks(tenant: Tenant, pool: Pool, caller: Caller, address
 def test_another_tenants_look_like_none(caller: Caller, address: str) -> None:
     kind = SuspensionKind.PAUSE if address == "pauses" else SuspensionKind.BLACKOUT
     other = make_suspension(kind=kind, tenant=make_tenant(), ends_at=now() + HOUR, effect=Effect.HOLD)
-    nothing = refusal(caller.get(f"{address}/{other.pk + 1}"), 404)
+    nobody = uuid4()
+    nothing = refusal(caller.get(f"{address}/{nobody}"), 404)
     for answer in (
-        caller.get(f"{address}/{other.pk}"),
-        caller.patch(f"{address}/{other.pk}", {"note": "x"}),
-        caller.post(f"{address}/{other.pk}/lift"),
-        caller.delete(f"{address}/{other.pk}"),
+        caller.get(f"{address}/{other.public_id}"),
+        caller.patch(f"{address}/{other.public_id}", {"note": "x"}),
+        caller.post(f"{address}/{other.public_id}/lift"),
+        caller.delete(f"{address}/{other.public_id}"),
     ):
         problem = refusal(answer, 404)
-        assert problem["detail"].replace(str(other.pk), "") == nothing["detail"].replace(
-            str(other.pk + 1), ""
+        assert problem["detail"].replace(str(other.public_id), "") == nothing["detail"].replace(
+            str(nobody), ""
         )
     assert caller.get(address).json()["results"] == []
     other.refresh_from_db()
@@ -183,13 +197,13 @@ def test_one_cannot_be_made_for_others(caller: Caller, address: str) -> None:
 
 def test_the_platforms_own_are_seen_and_not_changed(caller: Caller) -> None:
     suspension = make_suspension(note="database move", created_by="olga")
-    shown = caller.get(f"pauses/{suspension.pk}").json()
+    shown = caller.get(f"pauses/{suspension.public_id}").json()
     assert (shown["own"], shown["created_by"], shown["note"]) == (False, "the platform", "database move")
     assert shown["concerns"] == "all jobs" and "olga" not in str(shown)
     for answer in (
-        caller.post(f"pauses/{suspension.pk}/lift"),
-        caller.patch(f"pauses/{suspension.pk}", {"note": "x"}),
-        caller.delete(f"pauses/{suspension.pk}"),
+        caller.post(f"pauses/{suspension.public_id}/lift"),
+        caller.patch(f"pauses/{suspension.public_id}", {"note": "x"}),
+        caller.delete(f"pauses/{suspension.public_id}"),
     ):
         assert "operators" in refusal(answer, 403)["detail"]
     suspension.refresh_from_db()

@@ -71,7 +71,7 @@ def test_all_that_stands_in_the_way_is_named(caller: Caller, job: Job) -> None:
     said = explain(caller, job)["obstacles"]
     assert [one["code"] for one in said] == ["suspension", "queue", "status", "blocked", "delayed"]
     assert said[0]["detail"] == f"paused until {as_text(ends)}: upgrade"
-    assert caller.get(said[0]["link"]).json()["id"] == suspension.pk
+    assert caller.get(said[0]["link"]).json()["id"] == str(suspension.public_id)
     assert "no live worker" in said[1]["detail"] and "deploy" in said[2]["detail"]
     assert said[3]["detail"] == "2 runs wait: waits until the earlier planned run of its job has ended"
     assert len(caller.get(said[3]["link"]).json()["results"]) == 2
