@@ -138,6 +138,8 @@ REST_FRAMEWORK = {
     "DEFAULT_PAGINATION_CLASS": "scheduler_project.api.pagination.NewestFirst",
     "DEFAULT_FILTER_BACKENDS": ["scheduler_project.api.filters.StrictFilterBackend"],
     "URL_FORMAT_OVERRIDE": None,
+    # The OpenAPI document describes the API: OPTIONS is answered by 405, with the methods that there are.
+    "DEFAULT_METADATA_CLASS": None,
     "DEFAULT_SCHEMA_CLASS": "jobs.api.openapi.ViewSchema",
     "EXCEPTION_HANDLER": "scheduler_project.api.problems.problem",
     "UNAUTHENTICATED_USER": None,

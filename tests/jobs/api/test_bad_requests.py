@@ -13,7 +13,7 @@ from jobs.api.urls import urlpatterns as addresses_of_jobs
 from jobs.models import Job, JobClock, JobVersion, Pool, Role
 from runs.api.urls import urlpatterns as addresses_of_runs
 from tests.support.api_client import Caller, address, refusal
-from tests.support.factories import TASK, post_job
+from tests.support.factories import TASK, make_tenant, post_job
 
 pytestmark = pytest.mark.django_db
 PATIENT = settings(
@@ -264,3 +264,10 @@ def test_odd_filters_of_every_list(path: str, caller: Caller) -> None:
     for name in [*FILTERS[path], "limit", "cursor"]:
         for value in ODD_NAMES:
             no_failure_of_ours(caller, "GET", f"{path}?{name}={value}")
+
+
+@pytest.mark.parametrize("path", ["jobs", "runs", "me"])
+def test_options_are_refused_with_the_methods_there_are(path: str) -> None:
+    answer = Caller(make_tenant()).client.options(f"/api/v1/{path}", "{}", content_type="application/json")
+    assert refusal(answer, 405)["code"] == "method_not_allowed"
+    assert "GET" in answer["Allow"]
