@@ -20,6 +20,7 @@ ALLOWED = {
     "jobs/admin/formatting.py": "how long ago, in words, for a reader",
     "jobs/admin/access.py": "a label on a key; whether a key is valid is asked elsewhere",
     "jobs/access/api_keys.py": "whether the use of a key is noted; the database decides whether it is time",
+    "runs/history.py": "where a page of runs is looked for first; the rest is read too",
     "runs/admin/list_filters.py": "which days a list of the admin shows",
     "runs/admin/run_detail.py": "how long a run has taken so far, for a reader",
     "scheduler_project/standalone/demo_tasks.py": "what a demo prints",

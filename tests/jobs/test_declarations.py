@@ -45,7 +45,7 @@ def test_what_a_declaration_no_longer_says_goes_back_to_its_default(tenant: Tena
     declare(tenant, pool, timeout=60)
     apply_declarations()
     job = Job.objects.get(tenant=tenant)
-    assert job.priority == 500 and job.spec.timeout_ms == 60_000 and job.version == 1
+    assert job.priority == 500 and job.spec.timeout_ms == 60_000 and job.version == 2
 
 
 def test_the_same_declaration_again_changes_nothing(tenant: Tenant, pool: Pool) -> None:
