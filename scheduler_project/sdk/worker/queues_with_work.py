@@ -38,12 +38,15 @@ class QueueServer:
             self._tick(time.monotonic())
         except Exception as error:
             # It is our failure and must not reach the host's loop.
-            logger.error("The runs of the pool could not be served", exc_info=error)
+            self._failed(error)
 
     def _tick(self, now: float) -> None:
         if not self.runtime.table.header.draining:
             self.admission.maintain()
             self.serve_queues()
+
+    def _failed(self, error: Exception) -> None:
+        logger.error("The runs of the pool could not be served", exc_info=error)
 
     def serve_queues(self) -> None:
         """Act on each response once."""

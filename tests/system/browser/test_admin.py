@@ -241,7 +241,7 @@ def test_a_person_learns_that_a_form_is_stale(browser: Browser, job: Job) -> Non
     edit_job(job, {"schedule": {"every": 60}})
     browser.page.fill("textarea[name=description]", "only this")
     browser.page.click("button[name=_continue]")
-    browser.page.wait_for_selector("text=Somebody has changed the job")
+    browser.page.wait_for_selector("text=has changed the job")
     browser.picture("job-stale")
     assert browser.complaints == []
 
