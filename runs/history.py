@@ -13,7 +13,7 @@ from django.db.models import Q, QuerySet
 from jobs.models import Job, Tenant
 from runs.models import Attempt, Run, WorkerNode
 from runs.states import FinalState, LiveState
-from scheduler_project.sdk.ids import milliseconds
+from scheduler_project.sdk.ids import MAX_MS, milliseconds
 
 CLAIMED = (LiveState.RUNNING, LiveState.WAITING_CALLBACK)
 # As the partial index of what went wrong has them.
@@ -64,10 +64,11 @@ def read_page(ordered: RunHistory, count: int, start: UUID | None, backwards: bo
     Without a bound the planner opens all partitions, which takes longer than reading the page.
     """
     near = (start.int >> 80) if start else milliseconds(datetime.now(UTC))
+    # A cursor comes from outside: its id may be the first or the last there is.
     if backwards:
-        bounded = ordered.filter(id__lt=UUID(int=near + NEAR_MS << 80))
+        bounded = ordered.filter(id__lt=UUID(int=min(near + NEAR_MS, MAX_MS) << 80))
     else:
-        bounded = ordered.filter(id__gte=UUID(int=near - NEAR_MS << 80))
+        bounded = ordered.filter(id__gte=UUID(int=max(near - NEAR_MS, 0) << 80))
     found = list(bounded[:count])
     return found if len(found) == count else list(ordered[:count])
 

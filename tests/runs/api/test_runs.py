@@ -1,9 +1,11 @@
 """Test /api/v1/runs and what the API does with runs."""
 
+import base64
+import json
 import re
 from datetime import datetime, timedelta
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import psycopg
 import pytest
@@ -392,3 +394,11 @@ def test_a_page_that_is_not_full_goes_on_with_older_runs(caller: Caller, job: Jo
     second = caller.get(first["next"]).json()
     assert [run["id"] for run in second["results"]] == made[5:]
     assert ids(caller.get(second["previous"])) == made[:5]
+
+
+@pytest.mark.parametrize("direction", ["older", "newer"])
+@pytest.mark.parametrize("edge", [0, 2**128 - 1])
+def test_a_cursor_at_the_edge_of_all_ids_is_read(caller: Caller, job: Job, direction: str, edge: int) -> None:
+    place = json.dumps([direction, str(UUID(int=edge))]).encode()
+    make_history(job, 1)
+    assert caller.get("runs", cursor=base64.urlsafe_b64encode(place).decode()).status_code == 200
