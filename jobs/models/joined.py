@@ -28,7 +28,7 @@ class Joined:
         if row is None:
             return None
         rest = iter(row)
-        return [self._instance(model, [next(rest) for _ in fields]) for model, fields in self._fields]
+        return [self._instance(model, fields, [next(rest) for _ in fields]) for model, fields in self._fields]
 
     @cached_property
     def _fields(self) -> list[tuple[type[Model], list[Field[Any, Any]]]]:
@@ -43,8 +43,7 @@ class Joined:
         ]
         return f"SELECT {', '.join(columns)} {self.rest} LIMIT 1"
 
-    def _instance(self, model: type[Model], row: list[Any]) -> Model | None:
-        fields = list(model._meta.concrete_fields)
+    def _instance(self, model: type[Model], fields: list[Field[Any, Any]], row: list[Any]) -> Model | None:
         values = []
         for field, value in zip(fields, row, strict=True):
             for convert in field.get_db_converters(connection):

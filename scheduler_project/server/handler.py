@@ -24,7 +24,7 @@ from django.http import (
 from django.urls import set_script_prefix
 
 from jobs.errors import BodyTooLarge
-from runs.ledger.checks import MAX_LOG
+from runs.api.worker_protocol import GzipBody
 from scheduler_project.api.problems import PROBLEM_TYPE, problem_body
 from scheduler_project.server.threads import QueueFull, Threads
 
@@ -105,7 +105,7 @@ async def read_into(body: IO[bytes], receive: Receive, limit: int) -> None:
 def max_body(path: str) -> int:
     """Return how long a body may be: a worker uploads the log of an attempt, which may not be compressible."""
     if path.startswith(WORKERS):
-        return MAX_LOG + MAX_LOG // 100
+        return GzipBody.max_bytes
     limit: int = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
     return limit
 
