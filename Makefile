@@ -19,8 +19,8 @@ down: venv ## stop what `make up` started
 test: venv-dev ## check style, types, migrations and imports, then run all tests on real services
 	@.venv/bin/python -m tests.support.bring_up $(MAKE) lint pytest
 
-unit: venv-dev ## the tests that need no server, in under a minute
-	@.venv/bin/pytest --no-servers -m "not chaos" tests
+unit: venv-dev ## the quick tests that need no server, in under a minute
+	@.venv/bin/python -m tests.support.parallel --unit
 
 lint: venv-dev ## the checks alone: format, lint, types, import rules, migrations, OpenAPI
 	@.venv/bin/ruff format --check --quiet . || { echo "run: .venv/bin/ruff format ."; exit 1; }

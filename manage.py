@@ -4,6 +4,7 @@
 import os
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 NAMES_SETTINGS = ("SECRET_KEY", "DATABASE_URL", "DJANGO_SETTINGS_MODULE")
 
@@ -17,6 +18,7 @@ def main() -> None:
     from django.conf import settings
     from django.core.exceptions import ImproperlyConfigured
     from django.core.management import execute_from_command_line
+    from django.db import Error
 
     try:
         use_what_make_up_started()
@@ -24,9 +26,21 @@ def main() -> None:
         # Before any command: Django itself lets some go on without settings, and ends others with a traceback.
         settings.INSTALLED_APPS  # noqa: B018 - reading it loads them
     except (ImproperlyConfigured, OSError) as mistake:
-        print(f"manage.py: {mistake}", file=sys.stderr)  # noqa: T201 - a command's product is what it prints
-        sys.exit(2)
-    execute_from_command_line(sys.argv)
+        refuse(str(mistake))
+    try:
+        execute_from_command_line(sys.argv)
+    except Error:
+        from scheduler_project.doctor import database
+
+        if database.is_reachable():
+            raise
+        away = next(database.reachable())
+        refuse(f"{away.what}: {away.do}")
+
+
+def refuse(why: str) -> NoReturn:
+    print(f"manage.py: {why}", file=sys.stderr)  # noqa: T201 - a command's product is what it prints
+    sys.exit(2)
 
 
 def use_what_make_up_started() -> None:

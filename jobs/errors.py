@@ -103,6 +103,10 @@ class KeyReused(DomainError, code="idempotency_key_reused"):
     """This Idempotency-Key was used for another request."""
 
 
+class Unauthenticated(DomainError, code="unauthenticated"):
+    """The credentials are missing or wrong."""
+
+
 class BodyTooLarge(DomainError, code="body_too_large"):
     def __init__(self, max_bytes: int) -> None:
         super().__init__(f"the body is over {max_bytes} bytes")

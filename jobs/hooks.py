@@ -30,8 +30,8 @@ class Missed:
     count: int
     # False: there are more than are counted.
     exact: bool
-    from_at: datetime
-    to_at: datetime
+    first_at: datetime
+    last_at: datetime
     policy: str
     runs: int
 
@@ -61,12 +61,12 @@ class JobHooks(Protocol):
         """Find the end of the recorded missed times in which an instant lies."""
 
     def settle_missed(
-        self, spec: JobVersion, from_at: datetime, to_at: datetime, reason: str, policy: str | None
+        self, spec: JobVersion, begins_at: datetime, ends_at: datetime, reason: str, policy: str | None
     ) -> Missed:
-        """Record that no time of [from_at, to_at) was triggered, and catch up by this policy or the job's own."""
+        """Record that no time of [begins_at, ends_at) was triggered, and catch up by this policy or the job's own."""
 
     def foresee_missed(
-        self, spec: JobVersion, from_at: datetime, to_at: datetime, policy: str | None
+        self, spec: JobVersion, begins_at: datetime, ends_at: datetime, policy: str | None
     ) -> Missed:
         """Answer what `settle_missed` would do, without doing it."""
 

@@ -195,18 +195,18 @@ class JobUnrunnable(Event, name=EventName.JOB_UNRUNNABLE, level=logging.ERROR):
     """A job became unrunnable: its next time cannot be reckoned, or the database refuses its run."""
 
     job_id: UUID
-    note: str
+    reason: str
 
     def lines(self) -> Iterator[str]:
-        yield f"job {self.job_id} is unrunnable: {self.note}"
+        yield f"job {self.job_id} is unrunnable: {self.reason}"
 
 
 class MissedTimesDropped(Event, name=EventName.JOB_MISSED_TIMES_DROPPED, level=logging.ERROR):
     job_id: UUID
-    note: str
+    reason: str
 
     def lines(self) -> Iterator[str]:
-        yield f"missed times of job {self.job_id} get no run: {self.note}"
+        yield f"missed times of job {self.job_id} get no run: {self.reason}"
 
 
 class WorkersHeld(Event, name=EventName.WORKER_HELD, level=logging.CRITICAL):

@@ -51,7 +51,8 @@ class RunHistory(QuerySet[Run]):
 
     def with_error(self, part: str) -> Self:
         # Only these have one, and an index of their own.
-        return self.filter(state__in=NOT_SUCCEEDED, error_line__icontains=part)
+        named = Q(error_line__icontains=part) | Q(error_type__icontains=part)
+        return self.filter(named, state__in=NOT_SUCCEEDED)
 
 
 def first_id_of(instant: datetime) -> UUID:

@@ -3,7 +3,7 @@
 from datetime import datetime
 from uuid import UUID
 
-from django.db.models import Func, Q, QuerySet
+from django.db.models import QuerySet
 
 from jobs.hooks import KnownTargets, Missed, TakenInstant
 from jobs.models import OVERLAP_POLICIES, Job, JobVersion, Pool, Tenant
@@ -11,7 +11,7 @@ from jobs.schedules import last_before
 from jobs.services.occurrences import schedule_of
 from runs import history
 from runs.events import emit_on_commit
-from runs.models import Breaker, JobGate, LiveRun, MissedSpan, WorkerNode
+from runs.models import Breaker, JobGate, LiveRun, MissedSpan
 from runs.reasons import Reason
 from runs.scheduler.catch_up import catch_up
 from runs.scheduler.catch_up.catch_up import Settled, foresee_gap, settle_gap
@@ -40,36 +40,30 @@ class RunHooks:
         return TakenInstant(str(run.pk), run.state or run.live.state) if run else None
 
     def missed_until(self, job: Job, at: datetime) -> datetime | None:
-        spans = MissedSpan.objects.filter(job=job, from_at__lte=at, to_at__gt=at)
-        return spans.order_by("-to_at").values_list("to_at", flat=True).first()
+        spans = MissedSpan.objects.filter(job=job, begins_at__lte=at, ends_at__gt=at)
+        return spans.order_by("-ends_at").values_list("ends_at", flat=True).first()
 
     def settle_missed(
-        self, spec: JobVersion, from_at: datetime, to_at: datetime, reason: str, policy: str | None
+        self, spec: JobVersion, begins_at: datetime, ends_at: datetime, reason: str, policy: str | None
     ) -> Missed:
-        done = settle_gap(django_session(), spec.job_id, from_at, to_at, reason, policy)
+        done = settle_gap(django_session(), spec.job_id, begins_at, ends_at, reason, policy)
         emit_on_commit(*done.events)
-        return _missed(spec, from_at, to_at, done)
+        return _missed(spec, begins_at, ends_at, done)
 
     def foresee_missed(
-        self, spec: JobVersion, from_at: datetime, to_at: datetime, policy: str | None
+        self, spec: JobVersion, begins_at: datetime, ends_at: datetime, policy: str | None
     ) -> Missed:
-        foreseen = foresee_gap(django_session(), spec.job_id, from_at, to_at, policy)
-        return _missed(spec, from_at, to_at, foreseen)
+        foreseen = foresee_gap(django_session(), spec.job_id, begins_at, ends_at, policy)
+        return _missed(spec, begins_at, ends_at, foreseen)
 
     def is_known(self, target_key: str, pool: Pool, tenant: Tenant) -> bool:
         [row] = fetch("target_is_known", target=target_key, pool=pool.pk, tenant=tenant.pk)
         return bool(row["known"])
 
     def known_targets(self, pool: Pool, tenant: Tenant | None) -> KnownTargets:
-        nodes = WorkerNode.objects.filter(pool=pool)
-        if tenant is not None:
-            # A worker with a tenant's key takes runs of that tenant alone.
-            nodes = nodes.filter(Q(tenant=None) | Q(tenant=tenant))
-        living = nodes.living()
-        if living.exists():
-            return KnownTargets(True, _names(living))
-        latest = nodes.order_by("-last_beat_at")[:LATEST_WORKERS]
-        return KnownTargets(False, _names(WorkerNode.objects.filter(pk__in=[node.pk for node in latest])))
+        values = {"pool": pool.pk, "tenant": tenant and tenant.pk, "latest": LATEST_WORKERS}
+        [row] = fetch("known_targets", **values)
+        return KnownTargets(row["live"], frozenset(row["names"]))
 
     def held_jobs(self) -> QuerySet[Breaker, UUID]:
         return breakers.not_closed().values_list("job_id", flat=True)
@@ -85,24 +79,22 @@ class RunHooks:
         cancel_unfinished(job, reason)
 
 
-def _missed(spec: JobVersion, from_at: datetime, to_at: datetime, settled: Settled) -> Missed:
+def _missed(spec: JobVersion, begins_at: datetime, ends_at: datetime, settled: Settled) -> Missed:
     # The last time of a schedule that cannot be read any more is unknown.
     try:
-        last = last_before(schedule_of(spec), to_at - MILLISECOND, anchor=spec.anchor_at, not_before=from_at)
+        last = last_before(
+            schedule_of(spec), ends_at - MILLISECOND, anchor=spec.anchor_at, not_before=begins_at
+        )
     except Exception:  # noqa: BLE001 - an unrunnable job is so because this raises
         last = None
     return Missed(
         count=MAX_COUNTED if settled.missed is None else settled.missed,
         exact=settled.missed is not None,
-        from_at=from_at,
-        to_at=last or to_at - MILLISECOND,
+        first_at=begins_at,
+        last_at=last or ends_at - MILLISECOND,
         policy=settled.policy,
         runs=settled.runs_now + settled.will_run,
     )
-
-
-def _names(nodes: QuerySet[WorkerNode]) -> frozenset[str]:
-    return frozenset(nodes.values_list(Func("known_targets", function="unnest"), flat=True).distinct())
 
 
 def keep_gate(job: Job, spec: JobVersion) -> None:

@@ -1,6 +1,6 @@
 """Why a run waits, ended or never was, and why a queue or a planned time has none: every code, once.
 
-A `reason` column holds a code, or a code and a note: `blackout: year end`. Programs go by the code.
+A `reason` column holds a code, or a code and words: `blackout: year end`. Programs go by the code.
 """
 
 from django.db import models
@@ -90,9 +90,9 @@ class Reason(models.TextChoices):
     UNRUNNABLE = "unrunnable", "the job could not be planned"
     ID_TAKEN = "id_taken", "another job has the id of its run"
 
-    def noted(self, note: str) -> str:
-        """Return the code with a note, as a column holds it."""
-        return f"{self.value}: {note}" if note else self.value
+    def with_words(self, words: str) -> str:
+        """Return the code with the words of a person or program, as a column holds it."""
+        return f"{self.value}: {words}" if words else self.value
 
 
 # For which a run is blocked until the sweep lets it go; the budget of retries has a pass of its own.
@@ -110,12 +110,16 @@ BLOCKED = (
 NOT_HELD = ("", Reason.BROKER_AWAY, Reason.UNKNOWN_BROKER)
 
 
+# Looked up for each run of a page.
+WORDS = {reason.value: str(reason.label) for reason in Reason}
+
+
 def code_of(reason: str) -> str:
     return reason.partition(": ")[0]
 
 
 def describe(reason: str) -> str:
-    """Return the words for a stored reason, with its note."""
-    code, _, note = reason.partition(": ")
-    words = Reason(code).label if code in Reason.values else code
-    return f"{words}: {note}" if note else str(words)
+    """Return the words for a stored reason, with those that were given."""
+    code, _, given = reason.partition(": ")
+    words = WORDS.get(code, code)
+    return f"{words}: {given}" if given else words

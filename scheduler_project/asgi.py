@@ -1,3 +1,5 @@
+"""Make the application that each server process loads."""
+
 import multiprocessing
 import os
 import signal

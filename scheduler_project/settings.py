@@ -26,6 +26,9 @@ ALLOWED_HOSTS = env.names("BEATKEEPER_ALLOWED_HOSTS", "localhost,127.0.0.1,[::1]
 CSRF_TRUSTED_ORIGINS = env.names("BEATKEEPER_TRUSTED_ORIGINS")
 # How many of our own proxies stand before the API: so many hops of X-Forwarded-For are believed.
 TRUSTED_PROXIES = env.integer("BEATKEEPER_TRUSTED_PROXIES", 0, 0, 10)
+# Of one tenant's keys together, if the tenant has no number of its own; and with wrong keys from one address. 0: any.
+REQUESTS_PER_MINUTE = env.integer("BEATKEEPER_REQUESTS_PER_MINUTE", 30_000, 0, 10_000_000)
+WRONG_KEYS_PER_MINUTE = env.integer("BEATKEEPER_WRONG_KEYS_PER_MINUTE", 60, 0, 10_000_000)
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if TRUSTED_PROXIES else None
 
 _database = env.database("DATABASE_URL")
@@ -132,6 +135,7 @@ DATA_UPLOAD_MAX_MEMORY_SIZE = 1024 * 1024
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": ["jobs.api.authentication.ApiKeyAuthentication"],
     "DEFAULT_PERMISSION_CLASSES": ["jobs.api.authentication.RolePermission"],
+    "DEFAULT_THROTTLE_CLASSES": ["jobs.api.throttling.RequestLimits"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["scheduler_project.api.parsers.JsonBody"],
     "DEFAULT_CONTENT_NEGOTIATION_CLASS": "scheduler_project.api.parsers.JsonAlways",
@@ -168,6 +172,7 @@ UNFOLD = {
     "STYLES": [lambda request: static("jobs/admin.css")],
     "SHOW_HISTORY": False,
     "SHOW_VIEW_ON_SITE": False,
+    "LOGIN": {"form": "scheduler_project.admin.login.LoginForm"},
     "DASHBOARD_CALLBACK": "scheduler_project.admin.dashboard.dashboard",
     "SIDEBAR": {"navigation": "scheduler_project.admin.navigation.navigation"},
 }

@@ -4,7 +4,7 @@ from django.views.generic import RedirectView
 from drf_spectacular.views import SpectacularSwaggerView
 
 from scheduler_project import health
-from scheduler_project.api import error_pages as problem_pages
+from scheduler_project.api import error_pages
 from scheduler_project.api.openapi.view import OpenApi
 
 api_urls: list[URLPattern | URLResolver] = [
@@ -13,7 +13,7 @@ api_urls: list[URLPattern | URLResolver] = [
     path("docs", SpectacularSwaggerView.as_view(url_name="api-schema"), name="api-docs"),
     path("", include("jobs.api.urls")),
     path("", include("runs.api.urls")),
-    re_path(r"^.*$", problem_pages.UnknownAddress.as_view()),
+    re_path(r"^.*$", error_pages.UnknownAddress.as_view()),
 ]
 urlpatterns = [
     path("", RedirectView.as_view(url="/admin/")),
@@ -24,6 +24,6 @@ urlpatterns = [
     path("admin/", admin.site.urls),
     path("api/v1/", include(api_urls)),
 ]
-handler400 = problem_pages.bad_request
-handler404 = problem_pages.page_not_found
-handler500 = problem_pages.server_error
+handler400 = error_pages.bad_request
+handler404 = error_pages.page_not_found
+handler500 = error_pages.server_error

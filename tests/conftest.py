@@ -17,9 +17,11 @@ from django.db import connection
 from django.db.backends.postgresql.operations import DatabaseOperations
 from django.test import Client
 
+from jobs.access import request_limits
 from tests.support.certificates import OwnCA
 from tests.support.leftovers import delete_queues
 from tests.support.live_api import live_api
+from tests.support.minute import Minute, stopped_clocks
 from tests.support.processes import CHECKOUT, Processes
 from tests.support.servers.pgbouncer import PrivatePgbouncer
 from tests.support.servers.postgres import PrivatePostgres
@@ -28,7 +30,9 @@ from tests.support.servers.redis import PrivateRedis
 
 broker_used = pytest.StashKey[bool]()
 # Fixtures that connect to a server or start processes; a test that requests one is no unit test.
-SERVER_FIXTURES = frozenset({"db", "django_db_setup", "broker_url", "processes", "chromium", "stage"})
+SERVER_FIXTURES = frozenset(
+    {"db", "django_db_setup", "broker_url", "processes", "chromium", "stage", "large"}
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -36,26 +40,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--behind-pooler", action="store_true", help="Django's connection leads through a transaction pooler"
     )
     parser.addoption(
-        "--no-servers", action="store_true", help="only tests that need no server and start no process"
+        "--no-servers", action="store_true", help="only tests that need no server, and none marked exhaustive"
     )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep what `make unit` runs: tests that ask for no server, by mark, by fixture or by their folder."""
+    """Keep what `make unit` runs: quick tests that ask for no server, by mark, by fixture or by their folder."""
     if not config.getoption("no_servers"):
         return
-    kept = [item for item in items if not _needs_server(item)]
+    kept = [item for item in items if _is_unit_test(item)]
     config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
     items[:] = kept
 
 
-def _needs_server(item: pytest.Item) -> bool:
+def _is_unit_test(item: pytest.Item) -> bool:
     folder = item.path.relative_to(CHECKOUT / "tests").parts[0]
     fixtures = getattr(item, "fixturenames", ())
-    return (
+    return not (
         folder in ("system", "benchmarks", "races")
-        or any(item.iter_markers("servers"))
-        or any(item.iter_markers("django_db"))
+        or any(mark.name in ("servers", "exhaustive", "django_db") for mark in item.iter_markers())
         or any(name in SERVER_FIXTURES or name.startswith("private_") for name in fixtures)
     )
 
@@ -98,6 +101,19 @@ def _behind_pooler(request: pytest.FixtureRequest) -> Iterator[None]:
             yield
             with request.getfixturevalue("django_db_blocker").unblock():
                 connection.close()
+
+
+@pytest.fixture(autouse=True)
+def _limits_of_its_own() -> None:
+    """Forget what earlier tests had of limits: their rows are gone, and all of them come from one address."""
+    request_limits.by_key.forget()
+    request_limits.by_address.forget()
+
+
+@pytest.fixture
+def minute(db: None) -> Iterator[Minute]:
+    with stopped_clocks() as minute:
+        yield minute
 
 
 @pytest.fixture

@@ -84,13 +84,13 @@ def revoke_key(key: ApiKey, reason: str = "") -> ApiKey:
 def find_key(text: str) -> ApiKey | None:
     """Return the key with this text if it is neither revoked nor expired by the database's clock."""
     parts = KEY_TEXT.fullmatch(text)
-    found = VALID_KEY.first({"prefix": parts[1] if parts else ""})
-    key: ApiKey | None = found[0] if found else None
+    key, tenant, pool = VALID_KEY.first({"prefix": parts[1] if parts else ""}) or (None, None, None)
     matches = hmac.compare_digest(key.digest if key else NO_DIGEST, _digest(text))
-    if found is None or key is None or not matches:
+    if key is None or not matches:
         return None
-    _, key.tenant, key.pool = found
-    return key
+    key.tenant, key.pool = tenant, pool
+    found: ApiKey = key
+    return found
 
 
 def note_use(key: ApiKey) -> None:

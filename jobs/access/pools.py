@@ -61,7 +61,7 @@ def pause_pool(pool: Pool, reason: str = "") -> None:
     """Hold the pool's runs back, unless it is paused. Running ones go on; due ones wait."""
     locked = _lock(pool)
     if not pauses(locked).exists():
-        request = {"pool": locked.slug, "note": reason}
+        request = {"pool": locked.slug, "reason": reason}
         suspension = suspensions.create_suspension(SuspensionKind.PAUSE, request, tenant=None)
         record(Action.POOL_PAUSED, locked, after={"suspension": suspension.pk}, reason=reason)
 

@@ -49,6 +49,7 @@ class TenantAdmin(PlatformAdmin):
     fields = (
         ("slug", "name"),
         ("weight", "max_running", "rate_limit", "daily_quota", "retry_budget"),
+        "requests_per_minute",
         "allowed_hosts",
     )
 

@@ -7,7 +7,7 @@ from jobs.admin.html import BUSY, QUIET, WARNING, label
 
 class OverrideAdmin(LongListAdmin):
     tenant_path = "job__tenant_id"
-    list_display = ("planned", "job_column", "change", "moved", "state", "note", "created_by")
+    list_display = ("planned", "job_column", "change", "moved", "state", "reason", "created_by")
     list_filter = related("job")
     list_select_related = ("job",)
     ordering = ("-planned_at", "-id")

@@ -23,7 +23,8 @@ from jobs.clock import database_now
 from jobs.models import Effect, Pool, Role, Suspension, SuspensionKind, SuspensionState
 from jobs.suspensions import service as suspensions
 from jobs.suspensions.lookup import NO_JOB, jobs_concerned
-from jobs.suspensions.reading import EFFECT_HINTS, MAX_NOTE_LENGTH
+from jobs.suspensions.reading import EFFECT_HINTS
+from jobs.validation.checks import MAX_REASON
 from jobs.validation.instants import as_text
 
 KINDS = [
@@ -35,7 +36,7 @@ EFFECTS = [
     *((effect.value, f"{effect.label.lower()}: {EFFECT_HINTS[effect]}") for effect in Effect),
 ]
 INSTANT = "2026-11-18T12:00:00Z"
-SERVICE_FIELDS = ("tag", "effect", "note", "begins_at", "ends_at")
+SERVICE_FIELDS = ("tag", "effect", "reason", "begins_at", "ends_at")
 
 
 class SuspensionForm(ServiceForm):
@@ -45,21 +46,21 @@ class SuspensionForm(ServiceForm):
         required=False,
         label="All jobs",
         widget=UnfoldBooleanSwitchWidget(),
-        help_text="All jobs of the tenant, or of all tenants where none is chosen; instead of a tag and a pool.",
+        help_text="All jobs of the tenant, or of all tenants where none is chosen; instead of a job, a tag and a pool.",
     )
     effect = choice(EFFECTS)
     begins_at = line("Empty: now.", label="Begins", placeholder=INSTANT)
     ends_at = line("Empty: when it is lifted. A blackout needs an end.", label="Ends", placeholder=INSTANT)
-    note = forms.CharField(
+    reason = forms.CharField(
         required=False,
-        max_length=MAX_NOTE_LENGTH,
+        max_length=MAX_REASON,
         widget=UnfoldAdminTextareaWidget(attrs={"rows": 2}),
         help_text="Shown to everybody whom the suspension concerns.",
     )
 
     class Meta:
         model = Suspension
-        fields = ("tenant", "pool")
+        fields = ("tenant", "pool", "job")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         suspension = kwargs.get("instance")
@@ -72,10 +73,11 @@ class SuspensionForm(ServiceForm):
     def call_service(self) -> Suspension:
         given = self.cleaned_data
         data: dict[str, Any] = {name: given[name] or None for name in SERVICE_FIELDS}
-        data["note"] = given["note"]
+        data["reason"] = given["reason"]
         if not data["effect"]:
             del data["effect"]
         data["pool"] = given["pool"].slug if given.get("pool") else None
+        data["job"] = str(given["job"].pk) if given.get("job") else None
         if given["everything"]:
             data["everything"] = True
         if self.instance.pk:
@@ -85,18 +87,18 @@ class SuspensionForm(ServiceForm):
 
 def fixed(suspension: Suspension) -> tuple[str, ...]:
     begun = suspension.state(database_now()) != SuspensionState.PLANNED
-    return ("kind", "tag", "pool", "everything", "effect", "begins_at") if begun else ("kind",)
+    return ("kind", "job", "tag", "pool", "everything", "effect", "begins_at") if begun else ("kind",)
 
 
 def initial(suspension: Suspension) -> dict[str, Any]:
     return {
         "kind": suspension.kind,
         "tag": suspension.tag or "",
-        "everything": not suspension.tag_name and suspension.pool_id is None,
+        "everything": not suspension.names_jobs,
         "effect": suspension.effect,
         "begins_at": as_text(suspension.begins_at),
         "ends_at": as_text(suspension.ends_at) if suspension.ends_at else "",
-        "note": suspension.note,
+        "reason": suspension.reason,
     }
 
 
@@ -115,23 +117,23 @@ class SuspensionStateFilter(admin.SimpleListFilter):
 class SuspensionAdmin(ServiceAdmin):
     form = SuspensionForm
     needed = Role.OPERATOR
-    list_display = ("concerns", "state_column", "kind", "effect", "begins", "ends", "note_column", "by")
+    list_display = ("concerns", "state_column", "kind", "effect", "begins", "ends", "reason_column", "by")
     list_filter = (SuspensionStateFilter, *by_choice("kind"), *related("tenant", "pool"))
-    list_select_related = ("tenant", "pool")
-    search_fields = ("note", "tag_name", "tag_value")
+    list_select_related = ("tenant", "pool", "job")
+    search_fields = ("reason", "tag_name", "tag_value")
     ordering = ("-id",)
     sortable_by = ()
-    autocomplete_fields = ("tenant", "pool")
+    autocomplete_fields = ("tenant", "pool", "job")
     actions_detail = ["lift"]
     actions_row = ["lift"]
     viewed_fields = (
         "concerns",
         ("state_column", "kind", "effect"),
         ("begins", "ends", "lifted"),
-        "note_column",
+        "reason_column",
         ("by", "trail"),
     )
-    readonly_fields = ("concerns", "state_column", "begins", "ends", "lifted", "note_column", "by", "trail")
+    readonly_fields = ("concerns", "state_column", "begins", "ends", "lifted", "reason_column", "by", "trail")
 
     concerns = column("concerns", lambda row: on_one_line(row.describe()))
     state_column = column("state", lambda row: state_label(row))
@@ -140,7 +142,7 @@ class SuspensionAdmin(ServiceAdmin):
     lifted = column(
         "lifted", lambda row: row.lifted_at and format_html("{} by {}", moment(row.lifted_at), row.lifter)
     )
-    note_column = column("note", lambda row: row.note)
+    reason_column = column("reason", lambda row: row.reason)
     by = column("by", lambda row: row.maker)
     trail = column("audit trail", audit_trail)
 
@@ -176,7 +178,7 @@ class SuspensionAdmin(ServiceAdmin):
             self.message_user(request, f"{sentence(NO_JOB)}.", messages.WARNING)
 
     def form_fieldsets(self, row: Any) -> Any:
-        inputs = (("tag", "pool"), "everything", "effect", ("begins_at", "ends_at"), "note")
+        inputs = ("job", ("tag", "pool"), "everything", "effect", ("begins_at", "ends_at"), "reason")
         if row is not None:
             return [(None, {"fields": (("concerns", "state_column"), "kind", *inputs, ("by", "trail"))})]
         return [(None, {"fields": ("kind", "tenant", *inputs)})]

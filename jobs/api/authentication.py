@@ -9,7 +9,7 @@ from rest_framework.request import Request
 
 from auditlog.context import identify
 from auditlog.models import ActorKind
-from jobs.access import api_keys
+from jobs.access import api_keys, request_limits
 from jobs.access.principal import Principal
 from jobs.models import Role, Tenant
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from rest_framework.views import APIView
 
 SCHEME = "Bearer"
+# What a 401 says of how to authenticate.
+CHALLENGE = f'{SCHEME} realm="beatkeeper"'
 
 
 class BearerAuthentication(BaseAuthentication):
@@ -28,19 +30,28 @@ class BearerAuthentication(BaseAuthentication):
         raise NotImplementedError
 
     def authenticate(self, request: Request) -> tuple[Principal, Principal] | None:
-        scheme, _, text = request.headers.get("Authorization", "").partition(" ")
-        if not scheme:
+        given = request.headers.get("Authorization", "")
+        if not given:
             return None
-        if scheme.lower() != SCHEME.lower() or not text.strip():
-            raise AuthenticationFailed("the Authorization header is not `Bearer <key>`")
-        principal = self.principal(text.strip())
+        try:
+            principal = self.principal(read_token(given))
+        except AuthenticationFailed:
+            request_limits.count_wrong_credentials()
+            raise
         if principal is None:
             return None
         identify(principal.kind, principal.name)
         return principal, principal
 
     def authenticate_header(self, request: Request) -> str:
-        return f'{SCHEME} realm="beatkeeper"'
+        return CHALLENGE
+
+
+def read_token(header: str) -> str:
+    scheme, _, text = header.partition(" ")
+    if scheme.lower() != SCHEME.lower() or not text.strip():
+        raise AuthenticationFailed("the Authorization header is not `Bearer <key>`")
+    return text.strip()
 
 
 class ApiKeyAuthentication(BearerAuthentication):

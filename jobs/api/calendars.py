@@ -125,8 +125,8 @@ class Calendars(CalendarView, ListView):
 
 @extend_schema_view(get=operation("read_calendar", "One calendar", errors=(404,)))
 class OneCalendar(CalendarView, NamedView):
-    missing = "there is no calendar {!r}"
-    name_schema = NAME_SCHEMA
+    missing = "there is no calendar {}"
+    path_schemas = {"name": NAME_SCHEMA}
 
     @operation(
         "edit_calendar",

@@ -17,12 +17,13 @@ from jobs.api.requests import refuse_unknown_query
 from jobs.api.serializers import BodySerializer, PlainField
 from jobs.api.views import ResourceView
 from jobs.models import Pool, Role
-from jobs.validation.checks import Json, abbreviate, expect_object, invalid
-from jobs.validation.schema import obj, text
+from jobs.validation.checks import Json, abbreviate, expect_object, expect_text, invalid, refuse_unprintable
+from jobs.validation.schema import PRINTABLE, obj, text
 from scheduler_project.sdk.declarations.plan import DeclaredJob
 
 MAX_DECLARED = 1000
 MAX_NAME_LENGTH = 120
+MAX_SOURCE_LENGTH = 200
 
 
 class DeclaredSerializer(serializers.Serializer[Any]):
@@ -49,7 +50,10 @@ class DeclaredListSerializer(serializers.Serializer[Any]):
 
 
 DECLARED_SPEC = obj(
-    {"name": text(minLength=1, maxLength=MAX_NAME_LENGTH), "source": text("The code base.")},
+    {
+        "name": text(minLength=1, maxLength=MAX_NAME_LENGTH, pattern=f"^{PRINTABLE}+$"),
+        "source": text("The code base.", maxLength=MAX_SOURCE_LENGTH),
+    },
     required=("name",),
     additionalProperties=True,
     title="JobDeclaration",
@@ -73,9 +77,13 @@ class SpecsField(PlainField):
         specs = [expect_object(item, f"declarations[{number}]") for number, item in enumerate(specs)]
         for number, spec in enumerate(specs):
             name = spec.get("name")
-            if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME_LENGTH or not name.isprintable():
+            if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME_LENGTH:
                 hint = f"a string of 1 to {MAX_NAME_LENGTH} printable characters"
                 raise invalid(f"declarations[{number}].name", f"{abbreviate(name)} is not a name", hint)
+            refuse_unprintable(name, f"declarations[{number}].name")
+            expect_text(
+                spec.get("source", ""), f"declarations[{number}].source", "a code base", MAX_SOURCE_LENGTH
+            )
         return specs
 
 
@@ -95,12 +103,17 @@ class NamesField(serializers.ListField):
 
 
 class DeclarationsSerializer(BodySerializer):
-    pool = PoolField(required=False, help_text="Left out with a worker's key: its own.")
+    pool = PoolField()
     declarations = SpecsField(
         {"type": "array", "maxItems": MAX_DECLARED, "items": DECLARED_SPEC}, required=False
     )
     again = NamesField(required=False, help_text="Of these: put back what was edited by hand.")
     withdraw = NamesField(required=False, help_text="No longer declared: their jobs are cancelled.")
+
+
+# A worker's key names at most its own pool.
+class WorkerDeclarationsSerializer(DeclarationsSerializer):
+    pool = PoolField(required=False, allow_null=True, help_text="The key's own, if it is named.")
 
 
 def operations(of_worker: str, about_pool: str, about_query: str, required: bool) -> Decorator:
@@ -116,7 +129,7 @@ def operations(of_worker: str, about_pool: str, about_query: str, required: bool
         post=operation(
             f"declare{of_worker}_jobs",
             "Declare jobs",
-            takes=DeclarationsSerializer,
+            takes=DeclarationsSerializer if required else WorkerDeclarationsSerializer,
             errors=(400,),
             about="What a code base declares becomes jobs by the same rules as `POST /jobs`; a job that is refused "
             f"keeps the reason as its `error`, and the others are made. {about_pool}",

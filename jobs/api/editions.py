@@ -1,13 +1,19 @@
 """Identify what a client has read of a job: ETag, If-Match, If-None-Match."""
 
-from django.utils.http import parse_etags
+import re
+
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 
 from jobs.services.locking import edition_of
 from jobs.validation.checks import Json, abbreviate, invalid
+from jobs.validation.schema import text
 
 ANY = "*"
+# RFC 9110: in quotes, several with commas between them.
+TAG = re.compile(r'(?:W/)?"([!#-~]*)"')
+NAMED = re.compile(rf"\*|{TAG.pattern}(?:[ \t]*,[ \t]*{TAG.pattern})*")
+NAMED_SCHEMA = text(format="entity-tags", pattern=f"^({NAMED.pattern})$", example="*")
 ETAG = OpenApiParameter(
     "ETag",
     str,
@@ -17,14 +23,14 @@ ETAG = OpenApiParameter(
 )
 IF_MATCH = OpenApiParameter(
     "If-Match",
-    str,
+    NAMED_SCHEMA,
     OpenApiParameter.HEADER,
     description="The ETag that you have read, so that you undo no change of others: 412 if it is no longer that "
     "of the job.",
 )
 IF_NONE_MATCH = OpenApiParameter(
     "If-None-Match",
-    str,
+    NAMED_SCHEMA,
     OpenApiParameter.HEADER,
     description="The ETag that you have read: 304 while it is that of the job.",
 )
@@ -37,22 +43,26 @@ def etag_of(job_json: Json) -> str:
 
 def editions_seen(request: Request) -> list[str] | None:
     """Read the editions that If-Match names; None: any will do."""
-    seen = _named(request, "If-Match")
-    return None if seen is None or ANY in seen else seen
+    given = _given(request, "If-Match")
+    return None if given in ("", ANY) else _editions(given)
 
 
 def has_seen(request: Request, edition: str) -> bool:
-    seen = _named(request, "If-None-Match")
-    return seen is not None and (ANY in seen or edition in seen)
+    given = _given(request, "If-None-Match")
+    return given == ANY or edition in _editions(given)
 
 
-def _named(request: Request, header: str) -> list[str] | None:
-    given = request.headers.get(header)
+def _given(request: Request, header: str) -> str:
+    """Return what the header says, or an empty text without the header."""
+    given: str | None = request.headers.get(header)
     if given is None:
-        return None
-    # What compresses an answer makes its ETag a weak one.
-    found = [tag.removeprefix("W/").strip('"') for tag in parse_etags(given)]
-    if not found:
+        return ""
+    if not NAMED.fullmatch(given.strip()):
         hint = "as the answer's ETag has it, with the quotes"
         raise invalid(header, f"{abbreviate(given)} is not an ETag", hint)
-    return found
+    return given.strip()
+
+
+def _editions(given: str) -> list[str]:
+    # What compresses an answer makes its ETag a weak one.
+    return TAG.findall(given)

@@ -41,7 +41,7 @@ class QueryFilter(Filter):  # type: ignore[misc]
     name = ""
 
     def __init__(self, about: str, *, read: Reader = read_text, many: bool = False, **kwargs: Any) -> None:
-        schema: Schema = kwargs.pop("schema", text())
+        schema: Schema = kwargs.pop("schema", text(minLength=1))
         super().__init__(**kwargs)
         self.read, self.many = read, many
         shape = {"type": "array", "items": schema} if many else schema

@@ -23,8 +23,8 @@ COMPONENTS = {
         {
             "count": number("Planned times without a run."),
             "exact": {"type": "boolean", "description": "False: there are more than were counted."},
-            "from": {**INSTANT, "description": "The first of them."},
-            "to": {**INSTANT, "description": "The last of them."},
+            "first_at": {**INSTANT, "description": "The first of them."},
+            "last_at": {**INSTANT, "description": "The last of them."},
             "policy": text("What decides about them.", enum=list(CATCH_UP_POLICIES)),
             "runs": number("How many runs it makes for them."),
         }

@@ -54,6 +54,7 @@ PRESENT_JOB = Joined(
         LEFT JOIN beatkeeper_calendar calendar ON calendar.id = spec.calendar_id
     WHERE job.id = %(job)s AND job.tenant_id = %(tenant)s AND job.deleted_at IS NULL
     """,
+    "EXISTS (SELECT FROM beatkeeper_override change WHERE change.job_id = job.id AND change.done_at IS NULL)",
 )
 LINKS = ("runs", "preview", "times", "explain", "missed", "versions")
 PROPERTIES = {name: field.property for name, field in FIELDS.items()}
@@ -95,7 +96,7 @@ COMPONENTS = {
             "id": text(format="uuid"),
             **PROPERTIES,
             "status": text(enum=list(JobStatus.values)),
-            "status_note": text(),
+            "status_reason": text(),
             "status_at": INSTANT,
             "paused_until": {**MAYBE_INSTANT, "description": "It goes on by itself then."},
             "missed_so_far": {
@@ -107,7 +108,8 @@ COMPONENTS = {
             "warnings": {
                 "type": "array",
                 "items": text(),
-                "description": "In the answer to one job: what was accepted, and will not do much as things are.",
+                "description": "In the answer to one job: what was accepted, and will not do much as things are. "
+                "Whether a worker knows the target is said when target or pool are given; later `explain` says it.",
             },
             "schedule_description": text(),
             "next_run_at": {
@@ -147,7 +149,7 @@ class Jobs(ListView):
     )
     def post(self, request: Request) -> Response:
         def act() -> StoredResponse:
-            return _created(services.create_job(tenant_of(request), request.data))
+            return _created(*services.create_with_spec(tenant_of(request), request.data))
 
         return answer_once(request, act, more=lambda body: {"ETag": etag_of(body)})
 
@@ -163,10 +165,10 @@ class OneJob(APIView):
         parameters=(IF_NONE_MATCH, ETAG),
     )
     def get(self, request: Request, job_id: str) -> Response:
-        job, spec = find_with_spec(request, job_id)
+        job, spec, overridden = find_with_spec(request, job_id)
         if has_seen(request, edition(job)):
             return Response(status=304, headers={"ETag": f'"{edition(job)}"'})
-        return job_response(request, job, spec)
+        return job_response(request, job, spec, overridden=overridden)
 
     @operation(
         "edit_job",
@@ -185,7 +187,9 @@ class OneJob(APIView):
     def patch(self, request: Request, job_id: str) -> Response:
         seen = editions_seen(request)
         job, not_kept = services.patch_job(find_job(request, job_id), request.data, seen=seen)
-        return job_response(request, job, job.spec, warnings=not_kept)
+        spec = job.spec
+        unknown = _unknown_target(job, spec) if {"target", "pool"}.intersection(request.data) else []
+        return job_response(request, job, spec, warnings=[*not_kept, *unknown])
 
     @operation(
         "delete_job",
@@ -206,14 +210,15 @@ def find_job(request: Request, job_id: str) -> Job:
     return find_with_spec(request, job_id)[0]
 
 
-def find_with_spec(request: Request, job_id: str) -> tuple[Job, JobVersion]:
+def find_with_spec(request: Request, job_id: str) -> tuple[Job, JobVersion, bool]:
+    """Find a job, its present version, and whether times of it are skipped or moved."""
     tenant = tenant_of(request)
     found = PRESENT_JOB.first({"job": read_id(job_id), "tenant": tenant.pk})
     if found is None:
         raise Missing(f"there is no job {job_id[:60]}")
-    job, job.pool, job.clock, spec, spec.calendar = found
+    job, job.pool, job.clock, spec, spec.calendar, overridden = found
     job.tenant = tenant
-    return job, spec
+    return job, spec, overridden
 
 
 def sees_secrets(request: Request) -> bool:
@@ -234,7 +239,7 @@ def job_json(job: Job, spec: JobVersion, overrides: Iterable[Override] = (), *, 
         "id": str(job.pk),
         **fields,
         "status": job.status,
-        "status_note": job.status_note,
+        "status_reason": job.status_reason,
         "status_at": instant(job.status_at),
         "paused_until": instant(job.paused_until),
         "missed_so_far": None,
@@ -259,19 +264,26 @@ def jobs_json(jobs: Iterable[Job], *, secrets: bool) -> list[Json]:
 
 
 def job_response(
-    request: Request, job: Job, spec: JobVersion, warnings: Sequence[str] = (), **more: Any
+    request: Request,
+    job: Job,
+    spec: JobVersion,
+    warnings: Sequence[str] = (),
+    *,
+    overridden: bool = True,
+    **more: Any,
 ) -> Response:
     """Answer one job with what it has missed so far, which is counted for one job at a time.
 
     A change answers the job as the change has left it: read again, it could be that of the next change, and its ETag
-    would let the caller undo what it has not seen.
+    would let the caller undo what it has not seen. The times that are skipped or moved are read unless there are none.
     """
     # The database is asked for its time only if it matters.
     missed = missed_so_far(job, spec, database_now()) if job.status in HELD_BACK else None
+    overrides = open_overrides(job) if overridden else ()
     body = {
-        **job_json(job, spec, open_overrides(job), secrets=sees_secrets(request)),
+        **job_json(job, spec, overrides, secrets=sees_secrets(request)),
         "missed_so_far": missed_json(missed) if missed else None,
-        "warnings": [*warnings, *_warnings(job, spec)],
+        "warnings": [*warnings, *misspelt_references(spec.target, "target")],
         **more,
     }
     return Response(body, headers={"ETag": etag_of(body)})
@@ -284,13 +296,13 @@ def schedule_description(spec: JobVersion) -> str:
         return f"unreadable: {unreadable.field}: {unreadable.detail}"
 
 
-def _created(job: Job) -> StoredResponse:
-    spec = job.spec
-    body = {**job_json(job, spec, secrets=True), "warnings": _warnings(job, spec)}
+def _created(job: Job, spec: JobVersion) -> StoredResponse:
+    warnings = [*_unknown_target(job, spec), *misspelt_references(spec.target, "target")]
+    body = {**job_json(job, spec, secrets=True), "warnings": warnings}
     return StoredResponse(201, {**body, "estimated_start_at": body["next_run_at"]})
 
 
-def _warnings(job: Job, spec: JobVersion) -> list[str]:
-    """List what was accepted but will not do what it seems to, or not as things are."""
+def _unknown_target(job: Job, spec: JobVersion) -> list[str]:
+    """Warn of a target that no worker knows. Clients poll jobs, so only what names target or pool asks."""
     found = availability.warning(spec.target, job.pool, job.tenant)
-    return [*([found] if found else []), *misspelt_references(spec.target, "target")]
+    return [found] if found else []

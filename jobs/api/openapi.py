@@ -24,7 +24,7 @@ REASONS = {
     414: "The address is too long.",
     415: "The body is not of the media type that the operation takes.",
     422: "The Idempotency-Key was used for another request.",
-    429: "Too many requests.",
+    429: "Too many requests, or wrong keys from this address, in this minute; `Retry-After` says when it is over.",
     503: "Not now: the database is not available, or too many requests wait.",
 }
 IDEMPOTENCY_KEY = OpenApiParameter(
@@ -87,13 +87,14 @@ class ViewSchema(AutoSchema):
         return [tag] if tag else list(super().get_tags())
 
     def _resolve_path_parameters(self, variables: list[str]) -> list[Schema]:
-        """Describe ids, and names as the view does."""
+        """Describe ids, and other parts of the address as the view does."""
         found: list[Schema] = super()._resolve_path_parameters(variables)  # type: ignore[no-untyped-call]
+        described = getattr(self.view, "path_schemas", {})
         for parameter in found:
             if parameter["name"].endswith("_id"):
                 parameter["schema"] = text(format="uuid")
-            elif parameter["name"] == "name" and (schema := getattr(self.view, "name_schema", None)):
-                parameter["schema"] = schema
+            elif parameter["name"] in described:
+                parameter["schema"] = described[parameter["name"]]
         return found
 
     def _get_response_for_code(self, serializer: Any, *args: Any, **kwargs: Any) -> Schema:

@@ -10,27 +10,30 @@ from rest_framework.generics import RetrieveAPIView
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from jobs.api.idempotency import StoredResponse
 from jobs.api.jobs import find_job
 from jobs.api.openapi import creation, operation
-from jobs.api.requests import BASE, read_id
+from jobs.api.requests import BASE, answer_once, read_id
 from jobs.api.serializers import BodySerializer, InstantField, LinksField, PlainField
 from jobs.api.views import ListView, ResourceView
 from jobs.models import Job, Override, Role
 from jobs.services import overrides
-from jobs.suspensions.reading import MAX_NOTE_LENGTH
+from jobs.validation.checks import MAX_REASON
 from jobs.validation.rows import first_or_missing
 from scheduler_project.sdk.ids import run_id
 
 ABOUT_SKIP = "True: it gets no run. Instead of move_to."
 ABOUT_MOVE = "Its run goes then, earlier or later."
-ABOUT_NOTE = "Shown with the run, or with the row that says why there is none."
+ABOUT_REASON = "Shown with the run, or with the row that says why there is none."
 
 
 class NewOverrideSerializer(BodySerializer):
     planned_at = InstantField(help_text="One of the job's planned times.")
-    skip = PlainField({"type": "boolean", "enum": [True], "description": ABOUT_SKIP}, required=False)
+    skip = PlainField(
+        {"type": "boolean", "enum": [True], "description": ABOUT_SKIP, "example": True}, required=False
+    )
     move_to = InstantField(required=False, help_text=ABOUT_MOVE)
-    note = serializers.CharField(required=False, max_length=MAX_NOTE_LENGTH, help_text=ABOUT_NOTE)
+    reason = serializers.CharField(required=False, max_length=MAX_REASON, help_text=ABOUT_REASON)
 
 
 class OverrideSerializer(serializers.Serializer[Override]):
@@ -38,7 +41,7 @@ class OverrideSerializer(serializers.Serializer[Override]):
     planned_at = InstantField(help_text="One of the job's planned times.")
     skip = serializers.SerializerMethodField(help_text=ABOUT_SKIP)
     move_to = InstantField(source="moved_to", allow_null=True, help_text=ABOUT_MOVE)
-    note = serializers.CharField(max_length=MAX_NOTE_LENGTH, help_text=ABOUT_NOTE)
+    reason = serializers.CharField(max_length=MAX_REASON, help_text=ABOUT_REASON)
     created_by = serializers.CharField()
     created_at = InstantField()
     done_at = InstantField(allow_null=True, help_text="Its run was made, or the row that says why not.")
@@ -76,13 +79,19 @@ class Overrides(OverrideView, ListView):
         "create_override",
         "Skip or move one planned time",
         takes=NewOverrideSerializer,
+        repeated=200,
         errors=(400, 404, 409, 422),
-        about="A later request for the same planned time replaces it. The run of a moved time keeps its "
-        "planned_at.",
+        about="A planned time has one override: a later request changes it, and answers it with 200. The run of a "
+        "moved time keeps its planned_at.",
     )
     def post(self, request: Request, **_: Any) -> Response:
         job = self.job
-        return self.create_once(lambda: overrides.set_override(job, request.data))
+
+        def act() -> StoredResponse:
+            override, new = overrides.set_override(job, request.data)
+            return StoredResponse(201 if new else 200, self.get_serializer(override).data)
+
+        return answer_once(request, act)
 
 
 @extend_schema_view(get=operation("read_override", "One override", errors=(404,)))

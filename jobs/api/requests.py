@@ -13,8 +13,6 @@ from jobs.api.idempotency import StoredResponse, once, read_key
 from jobs.errors import Missing
 from jobs.validation.checks import Json, abbreviate, invalid, refuse_unknown
 
-MAX_TIMES = 100
-
 
 def read_id(text: str) -> UUID:
     try:
@@ -55,10 +53,14 @@ def refuse_unknown_query(request: Request, known: tuple[str, ...]) -> None:
             raise invalid(name, f"{name} holds a NUL character")
 
 
-def read_count(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= 3 and 1 <= int(text) <= MAX_TIMES):
-        raise invalid("n", f"{abbreviate(text)} is not a number of times", f"1 to {MAX_TIMES}")
-    return int(text)
+def read_limit(request: Request, default: int, largest: int) -> int:
+    """Read how many rows or times are asked for."""
+    given = request.query_params.get("limit")
+    if given is None:
+        return default
+    if not (given.isascii() and given.isdigit() and len(given) <= 3 and 1 <= int(given) <= largest):
+        raise invalid("limit", f"{abbreviate(given)} is not a limit", f"1 to {largest}")
+    return int(given)
 
 
 BASE = "/api/v1"

@@ -11,7 +11,7 @@ from rest_framework.views import APIView
 from jobs.api.authentication import tenant_of
 from jobs.api.jobs import find_job, schedule_description
 from jobs.api.openapi import operation, query
-from jobs.api.requests import BASE, MAX_TIMES, instant, read_count, refuse_unknown_query
+from jobs.api.requests import BASE, instant, read_limit, refuse_unknown_query
 from jobs.api.serializers import InstantField, PlainField
 from jobs.api.views import ResourceView
 from jobs.clock import database_now
@@ -21,9 +21,10 @@ from jobs.services.occurrences import schedule_of
 from jobs.services.preview import Ahead, look_ahead
 from jobs.spec import schedule as spec_schedule
 from jobs.spec.calendar_lookup import found_calendar
-from jobs.validation.checks import Json, expect_object, invalid, whole_number
+from jobs.validation.checks import Json, expect_object, invalid, refuse_unknown, whole_number
 from jobs.validation.schema import INSTANT, MAYBE_INSTANT, number, obj, ref, text
 
+TIMES, MAX_TIMES = 10, 100
 COMPONENTS = {
     "Schedule": spec_schedule.SCHEMA,
     "Preview": obj(
@@ -35,7 +36,7 @@ SUSPENSION = obj(
         "id": text(format="uuid"),
         "kind": text(enum=list(SuspensionKind.values)),
         "effect": text(enum=list(Effect.values)),
-        "note": text(),
+        "reason": text(),
         "ends_at": MAYBE_INSTANT,
         "held": {"type": "boolean", "description": "Its run waits; false: it gets none."},
         "link": text(),
@@ -72,7 +73,7 @@ class AheadSerializer(serializers.Serializer[Ahead]):
             "id": str(found.public_id),
             "kind": found.kind,
             "effect": found.effect,
-            "note": found.note,
+            "reason": found.reason,
             "ends_at": instant(found.over_at),
             "held": ahead.held,
             "link": f"{BASE}/{found.kind}s/{found.public_id}",
@@ -96,13 +97,15 @@ class JobPreview(ResourceView):
         "The next planned times, and what will become of each",
         errors=(400, 404),
         parameters=(
-            query("n", f"How many, 1 to {MAX_TIMES}.", number(minimum=1, maximum=MAX_TIMES), default=10),
+            query(
+                "limit", f"How many, 1 to {MAX_TIMES}.", number(minimum=1, maximum=MAX_TIMES), default=TIMES
+            ),
         ),
     )
     def get(self, request: Request, job_id: str) -> Response:
         job = find_job(request, job_id)
-        refuse_unknown_query(request, ("n",))
-        count = read_count(request.query_params.get("n", "10"))
+        refuse_unknown_query(request, ("limit",))
+        count = read_limit(request, TIMES, MAX_TIMES)
         spec, now = job.spec, database_now()
         found = {
             "schedule_description": schedule_description(spec),
@@ -122,7 +125,7 @@ class SchedulePreview(APIView):
         "The planned times of a schedule nobody has saved",
         tag="schedules",
         takes=obj(
-            {"schedule": ref("Schedule"), "n": number(minimum=1, maximum=MAX_TIMES, default=10)},
+            {"schedule": ref("Schedule"), "limit": number(minimum=1, maximum=MAX_TIMES, default=TIMES)},
             required=("schedule",),
             title="PreviewRequest",
         ),
@@ -131,11 +134,13 @@ class SchedulePreview(APIView):
         about="A preview changes nothing, so a viewer's key may ask for it.",
     )
     def post(self, request: Request) -> Response:
-        given = expect_object(request.data, "", ("schedule", "n"))
+        given = expect_object(request.data, "")
         if "schedule" not in given:
-            raise invalid("schedule", "schedule is required", code="required")
+            hint = 'such as {"schedule": {"cron": "0 9 * * *"}, "limit": 10}'
+            raise invalid("schedule", "schedule is required", hint, "required")
+        refuse_unknown(given, ("schedule", "limit"), "")
         tenant, hash_id = tenant_of(request), "preview"
         schedule, _ = spec_schedule.read_named(tenant, given["schedule"], hash_id, find=found_calendar)
-        count, now = whole_number(given.get("n", 10), "n", 1, MAX_TIMES), database_now()
+        count, now = whole_number(given.get("limit", TIMES), "limit", 1, MAX_TIMES), database_now()
         times = [instant(planned) for planned in upcoming(schedule, now, count, anchor=now)]
         return Response({"schedule_description": describe(schedule), "now": instant(now), "times": times})

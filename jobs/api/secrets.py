@@ -85,7 +85,7 @@ class Secrets(SecretView, ListView):
 @extend_schema_view(get=operation("read_secret", "One secret, without its value", errors=(404,)))
 class OneSecret(SecretView, NamedView):
     missing = "there is no such secret"
-    name_schema = NAME_SCHEMA
+    path_schemas = {"name": NAME_SCHEMA}
 
     @operation(
         "put_secret",

@@ -11,10 +11,8 @@ from rest_framework.request import Request
 
 from jobs.api.requests import BASE, instant
 from jobs.validation import instants
-from jobs.validation.checks import Json, expect_object, expect_text
+from jobs.validation.checks import MAX_REASON, Json, expect_object, read_reason
 from jobs.validation.schema import Schema, obj, text
-
-MAX_REASON = 500
 
 
 class InstantField(serializers.DateTimeField):
@@ -80,7 +78,7 @@ class ReasonField(serializers.CharField):
         super().__init__(required=False, max_length=MAX_REASON, help_text=about)
 
     def run_validation(self, data: Any = empty) -> str:
-        return expect_text("" if data is empty else data, "reason", "a reason", MAX_REASON)
+        return read_reason("" if data is empty else data)
 
 
 class ReasonSerializer(BodySerializer):

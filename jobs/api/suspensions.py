@@ -28,13 +28,15 @@ from jobs.models.suspensions import SuspensionQuerySet
 from jobs.spec import tags
 from jobs.suspensions import service as suspensions
 from jobs.suspensions.lookup import NO_JOB, jobs_concerned
-from jobs.suspensions.reading import EFFECT_HINTS, EFFECTS, MAX_NOTE_LENGTH
+from jobs.suspensions.reading import EFFECT_HINTS, EFFECTS
+from jobs.validation.checks import MAX_REASON
 from jobs.validation.rows import first_or_missing
 from jobs.validation.schema import text
 
 PLATFORM = "the platform"
 ABOUT_POOL = "Your jobs in this pool."
-ABOUT_EVERYTHING = "All of your jobs; instead of tag and pool."
+ABOUT_EVERYTHING = "All of your jobs; instead of job, tag and pool."
+ABOUT_JOB = "One of your jobs, by its id."
 
 
 class OfKind(serializers.Serializer[Any]):
@@ -56,21 +58,22 @@ class OfKind(serializers.Serializer[Any]):
 
 
 class NewSuspensionSerializer(BodySerializer, OfKind):
+    job = serializers.UUIDField(required=False, allow_null=True, help_text=ABOUT_JOB)
     tag = PlainField({**tags.TAG, "nullable": True}, required=False)
     pool = serializers.CharField(required=False, allow_null=True, help_text=ABOUT_POOL)
     everything = PlainField(
         {"type": "boolean", "enum": [True], "description": ABOUT_EVERYTHING}, required=False
     )
     effect = serializers.CharField(required=False)
-    note = serializers.CharField(
-        required=False, max_length=MAX_NOTE_LENGTH, help_text="Shown wherever it suspends something."
+    reason = serializers.CharField(
+        required=False, max_length=MAX_REASON, help_text="Shown wherever it suspends something."
     )
     begins_at = InstantField(required=False, allow_null=True, help_text="Now, unless it is given.")
     ends_at = InstantField()
 
 
 class SuspensionChangesSerializer(NewSuspensionSerializer):
-    """Before it begins anything; from then on `ends_at` and `note`."""
+    """Before it begins anything; from then on `ends_at` and `reason`."""
 
     ends_at = InstantField(required=False)
 
@@ -78,6 +81,7 @@ class SuspensionChangesSerializer(NewSuspensionSerializer):
 # A tenant reads what a suspension of the platform does, not which person made it.
 class SuspensionSerializer(OfKind):
     id = serializers.UUIDField(source="public_id")
+    job = serializers.UUIDField(source="job_id", allow_null=True, help_text=ABOUT_JOB)
     tag = serializers.CharField(read_only=True, allow_null=True, help_text=tags.ABOUT)
     pool = serializers.CharField(source="pool.slug", allow_null=True, help_text=ABOUT_POOL)
     everything = serializers.SerializerMethodField(help_text=ABOUT_EVERYTHING)
@@ -89,9 +93,7 @@ class SuspensionSerializer(OfKind):
         help_text="In the answer to one: what was accepted, and will not do much as things are."
     )
     effect = serializers.CharField()
-    note = serializers.CharField(
-        max_length=MAX_NOTE_LENGTH, help_text="Shown wherever it suspends something."
-    )
+    reason = serializers.CharField(max_length=MAX_REASON, help_text="Shown wherever it suspends something.")
     state = serializers.SerializerMethodField()
     begins_at = InstantField(help_text="Now, unless it is given.")
     ends_at = InstantField()
@@ -100,7 +102,11 @@ class SuspensionSerializer(OfKind):
     created_by = serializers.SerializerMethodField()
     created_at = InstantField()
     own = serializers.SerializerMethodField(help_text="False: of the platform, to look at only.")
-    links = LinksField(self=lambda suspension: f"/{suspension.kind}s/{suspension.public_id}")
+    links = LinksField(
+        ("job",),
+        self=lambda suspension: f"/{suspension.kind}s/{suspension.public_id}",
+        job=lambda suspension: suspension.job_id and f"/jobs/{suspension.job_id}",
+    )
 
     @cached_property
     def counted(self) -> int | None:
@@ -115,7 +121,7 @@ class SuspensionSerializer(OfKind):
         return [NO_JOB] if self.counted == 0 else []
 
     def get_everything(self, suspension: Suspension) -> bool:
-        return not suspension.tag_name and suspension.pool is None
+        return not suspension.names_jobs
 
     @extend_schema_field(text(enum=list(SuspensionState.values)))
     def get_state(self, suspension: Suspension) -> str:

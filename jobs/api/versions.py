@@ -18,8 +18,9 @@ from jobs.models import Job, JobVersion
 from jobs.spec.fields import FIELDS
 from jobs.validation.checks import Json
 from jobs.validation.rows import first_or_missing
-from jobs.validation.schema import obj, text
+from jobs.validation.schema import number, obj, text
 
+MAX_VERSION = 999_999_999
 SPEC = {
     "type": "object",
     "additionalProperties": True,
@@ -114,12 +115,13 @@ class Versions(VersionView, ListView):
 
 @extend_schema_view(get=operation("read_version", "One version, and what it changed", errors=(404,)))
 class OneVersion(VersionView, RetrieveAPIView[JobVersion]):
+    path_schemas = {"number": number(minimum=1, maximum=MAX_VERSION)}
+
     def get_object(self) -> JobVersion:
         given: str = self.kwargs["number"]
-        number = int(given) if given.isascii() and given.isdigit() and len(given) < 10 else 0
-        found = first_or_missing(
-            self.get_queryset().filter(version=number), f"the job has no version {given[:60]}"
-        )
+        is_number = given.isascii() and given.isdigit() and len(given) <= len(str(MAX_VERSION))
+        named = self.get_queryset().filter(version=int(given) if is_number else 0)
+        found = first_or_missing(named, f"the job has no version {given[:60]}")
         self.note_earlier([found])
         return found
 

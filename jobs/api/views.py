@@ -1,6 +1,6 @@
 """Define the base views of resources and lists."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from django.db.models import Model, QuerySet
@@ -11,6 +11,7 @@ from rest_framework.viewsets import GenericViewSet
 from jobs.api.authentication import tenant_of
 from jobs.api.idempotency import StoredResponse
 from jobs.api.requests import answer_once
+from jobs.validation.checks import abbreviate
 from jobs.validation.rows import first_or_missing
 from jobs.validation.schema import Schema
 
@@ -19,6 +20,8 @@ from jobs.validation.schema import Schema
 class ResourceView(GenericAPIView[Any]):
     # Where OpenAPI lists the operations of the view.
     tag: ClassVar[str] = ""
+    # Parts of its addresses by name, for OpenAPI; those that end in `_id` are UUIDs.
+    path_schemas: ClassVar[Mapping[str, Schema]] = {}
 
     def get_queryset(self) -> QuerySet[Any]:
         return super().get_queryset().filter(tenant=tenant_of(self.request))
@@ -40,15 +43,13 @@ class ResourceView(GenericAPIView[Any]):
 class NamedView(ResourceView, RetrieveAPIView[Any]):
     # The answer to a name that the tenant has not.
     missing: ClassVar[str]
-    # What a name is, for OpenAPI.
-    name_schema: ClassVar[Schema]
 
     def get_object(self) -> Any:
         """Return the tenant's row of this name. One of another tenant looks the same as none."""
         name: str = self.kwargs["name"]
         rows = self.get_queryset()
         named = rows.none() if "\x00" in name else rows.filter(name=name)
-        return first_or_missing(named, self.missing.format(name[:60]))
+        return first_or_missing(named, self.missing.format(abbreviate(name)))
 
 
 # Several operations on a resource: each address names the method that serves it.

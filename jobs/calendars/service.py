@@ -36,7 +36,7 @@ def create_calendar(tenant: Tenant, data: object) -> Calendar:
         raise TooMany(detail, hint=hint, code="too_many_calendars")
     now = database_now()
     calendar = Calendar(tenant=tenant, created_at=now, updated_at=now, **given)
-    detail = f"there is a calendar named {calendar.name!r} already"
+    detail = f"there is a calendar named {abbreviate(calendar.name)} already"
     hint = "choose another name, or change that calendar"
     with refusing_duplicate_name("calendar_name_once_per_tenant", detail, hint):
         calendar.save(force_insert=True)

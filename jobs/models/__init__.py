@@ -1,5 +1,6 @@
 """Store what should run and when. Nothing here knows of runs."""
 
+from .allowances import Allowance
 from .api_keys import ApiKey
 from .calendars import Calendar
 from .declarations import Declaration, RunRequest

@@ -47,7 +47,7 @@ class Job(models.Model):
     description = models.TextField(blank=True)
     pool = models.ForeignKey(Pool, models.PROTECT, related_name="jobs")
     status = models.CharField(max_length=10, choices=JobStatus.choices, default=JobStatus.ACTIVE)
-    status_note = models.TextField(blank=True)
+    status_reason = models.TextField(blank=True)
     status_by = models.CharField(max_length=200, blank=True)
     status_at = models.DateTimeField(db_default=Now())
     # A paused job goes on by itself then.

@@ -16,7 +16,7 @@ class Override(models.Model):
     planned_at = models.DateTimeField()
     # Null: skipped.
     moved_to = models.DateTimeField(null=True)
-    note = models.TextField(blank=True)
+    reason = models.TextField(blank=True)
     created_by = models.CharField(max_length=200, blank=True)
     created_at = models.DateTimeField(db_default=Now())
     # Its run exists, or a run row says why there is none.

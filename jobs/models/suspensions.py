@@ -8,6 +8,7 @@ from django.db import models
 from django.db.models import F, Q
 from django.db.models.functions import Now
 
+from .jobs import Job
 from .pools import Pool
 from .tenants import Tenant
 
@@ -47,7 +48,7 @@ class SuspensionQuerySet(models.QuerySet["Suspension"]):
     def seen_by(self, tenant: Tenant) -> "SuspensionQuerySet":
         """Keep a tenant's own, and those of the platform that may concern its jobs."""
         of_all = Q(tenant=None) & (Q(pool=None) | Q(pool__in=Pool.objects.open_to(tenant)))
-        return self.filter(Q(tenant=tenant) | of_all).select_related("tenant", "pool")
+        return self.filter(Q(tenant=tenant) | of_all).select_related("tenant", "pool", "job")
 
 
 class Suspension(models.Model):
@@ -59,10 +60,11 @@ class Suspension(models.Model):
     kind = models.CharField(max_length=8, choices=SuspensionKind.choices)
     tenant = models.ForeignKey(Tenant, models.CASCADE, null=True, blank=True, related_name="suspensions")
     pool = models.ForeignKey(Pool, models.CASCADE, null=True, blank=True, related_name="suspensions")
+    job = models.ForeignKey(Job, models.CASCADE, null=True, blank=True, related_name="suspensions")
     tag_name = models.CharField(max_length=60, blank=True)
     tag_value = models.CharField(max_length=200, blank=True)
     effect = models.CharField(max_length=9, choices=Effect.choices)
-    note = models.TextField(blank=True)
+    reason = models.TextField(blank=True)
     begins_at = models.DateTimeField()
     # When a pause ends by itself; null for one that somebody must lift.
     ends_at = models.DateTimeField(null=True, blank=True)
@@ -90,6 +92,10 @@ class Suspension(models.Model):
                 condition=~Q(kind=SuspensionKind.BLACKOUT) | Q(ends_at__isnull=False),
                 name="suspension_blackout_ends",
             ),
+            # One of the platform is shown to every tenant, which would see the job of another.
+            models.CheckConstraint(
+                condition=Q(job=None) | Q(tenant__isnull=False), name="suspension_of_job_has_tenant"
+            ),
         ]
         indexes = [
             # Read by every pass of trigger and dispatch and by every claim: only the few that are not settled.
@@ -97,11 +103,16 @@ class Suspension(models.Model):
         ]
 
     def __str__(self) -> str:
-        return self.note or f"{self.kind} {self.pk}"
+        return self.reason or f"{self.kind} {self.pk}"
 
     @property
     def over_at(self) -> datetime | None:
         return min((at for at in (self.lifted_at, self.ends_at) if at is not None), default=None)
+
+    @property
+    def names_jobs(self) -> bool:
+        """Tell whether it names which jobs, or suspends all of them."""
+        return bool(self.tag_name) or self.job_id is not None or self.pool_id is not None
 
     @property
     def tag(self) -> str | None:
@@ -116,6 +127,7 @@ class Suspension(models.Model):
     def describe(self) -> str:
         """Say which jobs are suspended."""
         whose = f" of {self.tenant}" if self.tenant else ""
+        what = f"the job {self.job}" if self.job else "all jobs"
         tagged = f" tagged {self.tag}" if self.tag else ""
         where = f" in the pool {self.pool}" if self.pool else ""
-        return f"all jobs{whose}{tagged}{where}"
+        return f"{what}{whose}{tagged}{where}"

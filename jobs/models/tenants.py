@@ -28,6 +28,11 @@ class Tenant(models.Model):
         blank=True,
         help_text="Retries let go per minute, over all pools; empty: as many as fall due.",
     )
+    requests_per_minute = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        help_text="Requests to the API, one key at most half of them; empty: BEATKEEPER_REQUESTS_PER_MINUTE.",
+    )
     allowed_hosts = ArrayField(
         models.CharField(max_length=260),
         default=list,
@@ -44,6 +49,9 @@ class Tenant(models.Model):
             ),
             models.CheckConstraint(condition=Q(rate_limit__gt=0), name="tenant_rate_limit_positive"),
             models.CheckConstraint(condition=Q(retry_budget__gt=0), name="tenant_retry_budget_positive"),
+            models.CheckConstraint(
+                condition=Q(requests_per_minute__gt=0), name="tenant_requests_per_minute_positive"
+            ),
         ]
 
     def __str__(self) -> str:

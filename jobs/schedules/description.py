@@ -158,8 +158,8 @@ def _counted(count: float, unit: str) -> str:
 
 
 def _bounds(schedule: Schedule) -> str:
-    start = f", from {_instant(schedule.start)}" if schedule.start else ""
-    return start + (f", until {_instant(schedule.end)}" if schedule.end else "")
+    start = f", from {_instant(schedule.begins_at)}" if schedule.begins_at else ""
+    return start + (f", until {_instant(schedule.ends_at)}" if schedule.ends_at else "")
 
 
 def _instant(instant: datetime) -> str:

@@ -16,13 +16,13 @@ DOOMSDAY = datetime(9998, 1, 1, tzinfo=UTC)  # zones need room for their offsets
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """Plan the runs of a job, here at no time at all. Planned times before `start` or after `end` do not exist.
+    """Plan the runs of a job, here at no time at all. Planned times before `begins_at` or after `ends_at` do not exist.
 
     A run may begin up to `jitter` after its planned time, which does not change.
     """
 
-    start: datetime | None = None
-    end: datetime | None = None
+    begins_at: datetime | None = None
+    ends_at: datetime | None = None
     jitter: timedelta = timedelta(0)
 
     def as_json(self) -> dict[str, object] | None:
@@ -35,7 +35,7 @@ class Schedule:
         return None
 
     def _common_as_json(self) -> dict[str, object]:
-        bounds = {"start": self.start, "end": self.end}
+        bounds = {"begins_at": self.begins_at, "ends_at": self.ends_at}
         written: dict[str, object] = {name: as_text(b) for name, b in bounds.items() if b is not None}
         return {**written, "jitter": _seconds(self.jitter)} if self.jitter else written
 
@@ -67,7 +67,7 @@ class Once(Schedule):
 
 @dataclass(frozen=True, kw_only=True)
 class Interval(Schedule):
-    """Plan start, start + every, …; without a start, anchor + every, …: the anchor itself is no planned time."""
+    """Plan begins_at, begins_at + every, …; without it, anchor + every, …: the anchor itself is no planned time."""
 
     every: timedelta
 
@@ -87,7 +87,7 @@ class Interval(Schedule):
         return first + (until - first) // self.every * self.every if until >= first else None
 
     def _first(self, anchor: datetime) -> datetime:
-        return self.start if self.start is not None else whole_milliseconds(anchor) + self.every
+        return self.begins_at if self.begins_at is not None else whole_milliseconds(anchor) + self.every
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,8 +100,8 @@ class Cron(Schedule):
         return {"cron": self.expression, "timezone": self.zone.key, **self._common_as_json()}
 
     def first_after(self, after: datetime, anchor: datetime) -> datetime | None:
-        if self.start is not None and after < self.start:
-            after = min(self.start, DOOMSDAY) - MILLISECOND
+        if self.begins_at is not None and after < self.begins_at:
+            after = min(self.begins_at, DOOMSDAY) - MILLISECOND
         return occurrences.next_after(self.pattern, self.zone, after.replace(microsecond=0))
 
     def last_until(self, until: datetime, anchor: datetime) -> datetime | None:
@@ -114,7 +114,7 @@ def next_after(schedule: Schedule, after: datetime, *, anchor: datetime) -> date
     if after >= DOOMSDAY:
         return None
     found = schedule.first_after(after, in_utc(anchor))
-    if found is None or (schedule.end is not None and found > schedule.end):
+    if found is None or (schedule.ends_at is not None and found > schedule.ends_at):
         return None
     return found
 
@@ -123,8 +123,8 @@ def last_before(
     schedule: Schedule, before_or_at: datetime, *, anchor: datetime, not_before: datetime
 ) -> datetime | None:
     """Return the latest planned time up to and including `before_or_at`, but not before `not_before`."""
-    until = min(in_utc(before_or_at), DOOMSDAY, schedule.end or DOOMSDAY)
-    earliest = max(in_utc(not_before), EPOCH, schedule.start or EPOCH)
+    until = min(in_utc(before_or_at), DOOMSDAY, schedule.ends_at or DOOMSDAY)
+    earliest = max(in_utc(not_before), EPOCH, schedule.begins_at or EPOCH)
     if until < earliest:
         return None
     found = schedule.last_until(until, in_utc(anchor))
@@ -143,10 +143,10 @@ def due_times(
     return times
 
 
-def upcoming(schedule: Schedule, after: datetime, n: int, *, anchor: datetime) -> list[datetime]:
-    """Return the next `n` planned times, fewer if the schedule ends."""
+def upcoming(schedule: Schedule, after: datetime, limit: int, *, anchor: datetime) -> list[datetime]:
+    """Return the next `limit` planned times, fewer if the schedule ends."""
     planned = next_after(schedule, after, anchor=anchor)
-    return [] if planned is None else due_times(schedule, planned, DOOMSDAY, anchor=anchor, limit=n)
+    return [] if planned is None else due_times(schedule, planned, DOOMSDAY, anchor=anchor, limit=limit)
 
 
 def in_utc(instant: datetime) -> datetime:

@@ -1,5 +1,6 @@
 """Read a schedule as the API spells it, and refuse what is not known."""
 
+import json
 import re
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -17,16 +18,18 @@ from .errors import BadSchedule
 from .kinds import EPOCH, Cron, Interval, Once, OnDemand, Schedule
 from .zones import UTC, first_instant
 
+BOUNDS = ("begins_at", "ends_at")
 KEYS = {
-    "cron": {"timezone", "start", "end", "calendar", "jitter"},
-    "every": {"start", "end", "calendar", "jitter"},
+    "cron": {"timezone", *BOUNDS, "calendar", "jitter"},
+    "every": {*BOUNDS, "calendar", "jitter"},
     "at": {"timezone", "calendar", "jitter"},
 }
-KNOWN_KEYS = ("cron", "timezone", "every", "at", "start", "end", "calendar", "jitter")
+KNOWN_KEYS = ("cron", "timezone", "every", "at", *BOUNDS, "calendar", "jitter")
 # What others call them.
 OTHER_WORDS = {
     **{"interval": "every", "period": "every", "expression": "cron", "crontab": "cron"},
     **{"run_at": "at", "once": "at", "tz": "timezone", "zone": "timezone"},
+    **{"start": "begins_at", "end": "ends_at", "start_time": "begins_at", "expires": "ends_at"},
 }
 KINDS_HINT = 'one of {"cron": "*/5 * * * *"}, {"every": "PT30S"}, {"at": "2026-11-18T12:00:00Z"}, or null'
 MAX_EVERY = timedelta(days=3650)
@@ -75,12 +78,12 @@ def calendar_name(spec: object) -> str | None:
 
 
 def _plain(kind: str, given: dict[str, object], hash_id: str) -> Schedule:
-    jitter, (start, end) = _jitter(given.get("jitter", 0)), _bounds(given)
+    jitter, (begins_at, ends_at) = _jitter(given.get("jitter", 0)), _bounds(given)
     if kind == "at":
         return replace(_once(given), jitter=jitter)
     if kind == "every":
-        return Interval(every=_every(given["every"]), start=start, end=end, jitter=jitter)
-    return replace(_cron(given, hash_id), start=start, end=end, jitter=jitter)
+        return Interval(every=_every(given["every"]), begins_at=begins_at, ends_at=ends_at, jitter=jitter)
+    return replace(_cron(given, hash_id), begins_at=begins_at, ends_at=ends_at, jitter=jitter)
 
 
 def _on_calendar(schedule: Schedule, value: object, working: WorkingTime | None) -> OnCalendar:
@@ -96,8 +99,8 @@ def _on_calendar(schedule: Schedule, value: object, working: WorkingTime | None)
         calendar=name,
         on_closed=on_closed,
         working=working,
-        start=schedule.start,
-        end=schedule.end,
+        begins_at=schedule.begins_at,
+        ends_at=schedule.ends_at,
         jitter=schedule.jitter,
     )
 
@@ -125,7 +128,7 @@ def _only_kind(given: dict[str, object]) -> str:
     if not kinds:
         raise BadSchedule("schedule", "none of cron, every and at is given", KINDS_HINT)
     if len(kinds) > 1:
-        raise BadSchedule("schedule", f"{' and '.join(kinds)} exclude each other", KINDS_HINT)
+        raise BadSchedule("schedule", f"{' and '.join(kinds)} exclude each other", KINDS_HINT, "inconsistent")
     [kind] = kinds
     for key in given:
         if key != kind and key not in KEYS[kind]:
@@ -156,7 +159,7 @@ def _once(given: dict[str, object]) -> Once:
     except (ValueError, OverflowError):
         raise BadSchedule(where, f"{at} does not exist", LOCAL_HINT, "no_such_time") from None
     if instant < EPOCH:
-        raise BadSchedule(where, f"{at} is before 1970", LOCAL_HINT, "out_of_range")
+        raise BadSchedule(where, f"{at} is before 1970", LOCAL_HINT, "too_early")
     return Once(at=instant, local=local, zone=zone)
 
 
@@ -247,16 +250,22 @@ def _duration(text: str, where: str, hint: str) -> Decimal:
         raise BadSchedule(where, f"{text[:60]} has years or months", fixed)
     seconds = seconds_of(text)
     if seconds is None:
-        raise BadSchedule(where, f"{text[:60]!r} is not a duration", hint)
+        raise BadSchedule(where, f"{_quoted(text)} is not a duration", hint)
     return seconds
 
 
+def _quoted(text: str) -> str:
+    return json.dumps(text[:60], ensure_ascii=False)
+
+
 def _bounds(given: dict[str, object]) -> tuple[datetime | None, datetime | None]:
-    start, end = (read_instant(given[k], f"schedule.{k}") if k in given else None for k in ("start", "end"))
-    if start is not None and end is not None and end < start:
-        detail = f"{given['end']} is before the start, {given['start']}"
-        raise BadSchedule("schedule.end", detail, "leave out one", "inconsistent")
-    return start, end
+    begins_at, ends_at = (
+        read_instant(given[name], f"schedule.{name}") if name in given else None for name in BOUNDS
+    )
+    if begins_at is not None and ends_at is not None and ends_at < begins_at:
+        detail = f"{given['ends_at']} is before begins_at, {given['begins_at']}"
+        raise BadSchedule("schedule.ends_at", detail, "leave out one", "inconsistent")
+    return begins_at, ends_at
 
 
 def read_instant(value: object, where: str, hint: str = INSTANT_HINT) -> datetime:
@@ -264,7 +273,7 @@ def read_instant(value: object, where: str, hint: str = INSTANT_HINT) -> datetim
         raise BadSchedule(where, f"{kind_of(value)} is not an instant", hint)
     match = INSTANT.fullmatch(value)
     if not match:
-        raise BadSchedule(where, f"{value[:60]!r} is not an instant", hint)
+        raise BadSchedule(where, f"{_quoted(value)} is not an instant", hint)
     *numbers, fraction, zulu, sign, hours, minutes = match.groups()
     if not zulu and not sign:
         raise BadSchedule(where, f"{value} has no offset, so it is no instant", hint)
@@ -279,7 +288,7 @@ def read_instant(value: object, where: str, hint: str = INSTANT_HINT) -> datetim
         detail = f"{value} does not exist: there is no such day, time or offset"
         raise BadSchedule(where, detail, hint, "no_such_time") from None
     if instant < EPOCH:
-        raise BadSchedule(where, f"{value} is before 1970", hint, "out_of_range")
+        raise BadSchedule(where, f"{value} is before 1970", hint, "too_early")
     return instant
 
 

@@ -4,8 +4,8 @@ Whatever moves the planned times locks the job's clock first, lets runs trigger 
 schedule in the same transaction, and only then sets the first time after now of the new one.
 """
 
-from collections.abc import Collection, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from uuid import uuid4
 
@@ -15,7 +15,7 @@ from auditlog.actions import Action
 from auditlog.context import current_actor
 from auditlog.record import record
 from jobs.clock import database_now
-from jobs.errors import JobNotRunnable
+from jobs.errors import DuplicateName, JobNotRunnable
 from jobs.hooks import job_hooks
 from jobs.models import JOB_SLICES, Calendar, Job, JobClock, JobStatus, JobVersion, Tenant
 from jobs.schedules import next_after, parse
@@ -29,7 +29,7 @@ from jobs.spec.fields import FIELDS, JOB_COLUMNS, VERSION_COLUMNS, fields_json
 from jobs.spec.merging import merged, not_kept
 from jobs.spec.schedule import first_time
 from jobs.spec.targets import target_key
-from jobs.validation.checks import Json, expect_object
+from jobs.validation.checks import Json, abbreviate, expect_object
 from jobs.validation.rows import refusing_duplicate_name
 from scheduler_project.sdk.ids import EPOCH
 from scheduler_project.sdk.secret_values.references import names_in
@@ -37,8 +37,13 @@ from scheduler_project.sdk.secret_values.references import names_in
 UNVERSIONED = [field for field in FIELDS.values() if not field.versioned]
 
 
-@transaction.atomic
 def create_job(tenant: Tenant, data: object) -> Job:
+    return create_with_spec(tenant, data)[0]
+
+
+@transaction.atomic
+def create_with_spec(tenant: Tenant, data: object) -> tuple[Job, JobVersion]:
+    """Create a job, and return its first version with it."""
     job_id = uuid4()
     given = reading.read_new(tenant, data, job_id)
     now = database_now()
@@ -60,7 +65,7 @@ def create_job(tenant: Tenant, data: object) -> Job:
     )
     spec = _write_version(job, version, anchor=now)
     record(Action.JOB_CREATED, job, after=audit_snapshot(job, spec))
-    return job
+    return job, spec
 
 
 @transaction.atomic
@@ -183,6 +188,18 @@ def _change_job(job: Job, values: Json, now: datetime) -> None:
         job.save(update_fields=[*values, "version", "updated_at"])
 
 
-def _refusing_duplicate_name(job: Job) -> AbstractContextManager[None]:
-    detail, hint = f"there is a job named {job.name!r} already", "choose another name, or change that job"
-    return refusing_duplicate_name("job_name_once_per_tenant", detail, hint)
+@contextmanager
+def _refusing_duplicate_name(job: Job) -> Iterator[None]:
+    """Refuse a name that another job has, with a link to that job."""
+    detail, hint = (
+        f"there is a job named {abbreviate(job.name)} already",
+        "choose another name, or change that job",
+    )
+    try:
+        with refusing_duplicate_name("job_name_once_per_tenant", detail, hint):
+            yield
+    except DuplicateName as refusal:
+        # It may be gone again by now.
+        other = Job.objects.of(job.tenant).filter(name=job.name).first()
+        refusal.link = f"/api/v1/jobs/{other.pk}" if other else ""
+        raise

@@ -20,7 +20,7 @@ from jobs.spec.fields import FIELDS, stored
 from jobs.validation.checks import Json
 from jobs.validation.instants import as_text
 
-STATUS_FIELDS = ("status", "status_note", "status_by", "status_at", "paused_until", "updated_at")
+STATUS_FIELDS = ("status", "status_reason", "status_by", "status_at", "paused_until", "updated_at")
 
 
 @dataclass
@@ -49,18 +49,18 @@ class LockedJob:
             self.clock.priority = self.job.priority
             self.clock.save(update_fields=["priority"])
 
-    def set_status(self, status: JobStatus, note: str = "", until: datetime | None = None) -> None:
-        self.job.status, self.job.status_note, self.job.paused_until = status, note, until
+    def set_status(self, status: JobStatus, reason: str = "", until: datetime | None = None) -> None:
+        self.job.status, self.job.status_reason, self.job.paused_until = status, reason, until
         self.job.status_by, self.job.status_at = current_actor().name, self.now
         self.job.updated_at = self.now
         self.job.save(update_fields=STATUS_FIELDS)
 
-    def make_unrunnable(self, note: str) -> None:
+    def make_unrunnable(self, reason: str) -> None:
         """Stop planning a job whose schedule raises."""
         before = self.audit_snapshot()
         self.set_next(None)
-        self.set_status(JobStatus.UNRUNNABLE, note)
-        self.record(Action.JOB_UNRUNNABLE, before, note)
+        self.set_status(JobStatus.UNRUNNABLE, reason)
+        self.record(Action.JOB_UNRUNNABLE, before, reason)
 
     def schedule(self) -> Schedule:
         return schedule_of(self.spec)

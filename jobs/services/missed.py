@@ -18,20 +18,20 @@ def missed_json(missed: Missed) -> Json:
     return {
         "count": missed.count,
         "exact": missed.exact,
-        "from": as_text(missed.from_at),
-        "to": as_text(missed.to_at),
+        "first_at": as_text(missed.first_at),
+        "last_at": as_text(missed.last_at),
         "policy": missed.policy,
         "runs": missed.runs,
     }
 
 
-def first_missed(spec: JobVersion, since: datetime, to_at: datetime) -> datetime | None:
+def first_missed(spec: JobVersion, since: datetime, ends_at: datetime) -> datetime | None:
     """Find the first time after `since` that was missed; an unreadable schedule may have had some."""
     try:
         first = next_after(schedule_of(spec), since, anchor=spec.anchor_at)
     except Exception:  # noqa: BLE001 - an unrunnable job is so because this raises
         first = since
-    return first if first is not None and first < to_at else None
+    return first if first is not None and first < ends_at else None
 
 
 def held_back_since(job: Job, spec: JobVersion) -> datetime:
@@ -43,9 +43,9 @@ def missed_so_far(job: Job, spec: JobVersion, now: datetime, policy: str | None 
     """Foresee what resuming a held job now would find, and do by this policy or its own."""
     if job.status not in HELD_BACK:
         return None
-    to_at = end_of_gap(job, now)
-    first = first_missed(spec, held_back_since(job, spec), to_at)
-    return job_hooks().foresee_missed(spec, first, to_at, policy) if first else None
+    ends_at = end_of_gap(job, now)
+    first = first_missed(spec, held_back_since(job, spec), ends_at)
+    return job_hooks().foresee_missed(spec, first, ends_at, policy) if first else None
 
 
 def end_of_gap(job: Job, now: datetime) -> datetime:
@@ -56,7 +56,7 @@ def end_of_gap(job: Job, now: datetime) -> datetime:
 
 def skip_missed(locked: LockedJob) -> None:
     """Record times missed under a schedule that is replaced, or before a pause; they are not caught up."""
-    to_at = locked.now + MILLISECOND
-    first = first_missed(locked.spec, held_back_since(locked.job, locked.spec), to_at)
+    ends_at = locked.now + MILLISECOND
+    first = first_missed(locked.spec, held_back_since(locked.job, locked.spec), ends_at)
     if first is not None:
-        job_hooks().settle_missed(locked.spec, first, to_at, locked.job.status, "skip")
+        job_hooks().settle_missed(locked.spec, first, ends_at, locked.job.status, "skip")

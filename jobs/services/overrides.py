@@ -14,13 +14,12 @@ from jobs.models import Job, JobStatus, Override
 from jobs.schedules import Schedule, last_before, next_after
 from jobs.services.locking import LockedJob, lock
 from jobs.services.occurrences import is_planned, refuse_taken_instant
-from jobs.suspensions.reading import read_note
 from jobs.validation import instants
-from jobs.validation.checks import Json, abbreviate, expect_object, invalid
+from jobs.validation.checks import Json, abbreviate, expect_object, invalid, read_reason
 from jobs.validation.instants import as_text
 from jobs.validation.rows import first_or_missing
 
-FIELDS = ("planned_at", "skip", "move_to", "note")
+FIELDS = ("planned_at", "skip", "move_to", "reason")
 MAX_OPEN = 100
 CHANGEABLE = (JobStatus.ACTIVE, JobStatus.PAUSED)
 
@@ -30,8 +29,8 @@ class OverrideDone(Conflict, code="override_is_done"):
 
 
 @transaction.atomic
-def set_override(job: Job, data: object) -> Override:
-    """Skip or move one planned time, replacing an earlier override of it."""
+def set_override(job: Job, data: object) -> tuple[Override, bool]:
+    """Skip or move one planned time, changing an earlier override of it; return the override and if it is new."""
     given = _read(data)
     locked = lock(job)
     if locked.job.status not in CHANGEABLE:
@@ -48,15 +47,15 @@ def set_override(job: Job, data: object) -> Override:
             detail = f"the job has {MAX_OPEN} overrides already"
             raise TooMany(detail, hint="change its schedule", code="too_many_overrides")
         override = Override(job=locked.job, planned_at=planned_at, created_at=locked.now)
-    override.moved_to, override.note = moved_to, given["note"]
+    override.moved_to, override.reason = moved_to, given["reason"]
     after = override_snapshot(override)
     if before != after:
         override.created_by = current_actor().name[:200]
         override.save()
         _plan(locked)
-        action = Action.TIME_SKIPPED if moved_to is None else Action.TIME_MOVED
-        record(action, locked.job, before=before, after=after, reason=override.note)
-    return override
+        action = Action.OVERRIDE_SKIPPED if moved_to is None else Action.OVERRIDE_MOVED
+        record(action, locked.job, before=before, after=after, reason=override.reason)
+    return override, before is None
 
 
 @transaction.atomic
@@ -71,7 +70,7 @@ def remove_override(job: Job, override_id: int, reason: str = "") -> None:
     before = override_snapshot(override)
     override.delete()
     _plan(locked)
-    record(Action.TIME_RESTORED, locked.job, before=before, reason=reason)
+    record(Action.OVERRIDE_DELETED, locked.job, before=before, reason=reason)
 
 
 def put(job: Job, reason: str, *, what: str, planned_at: datetime, move_to: datetime | None) -> None:
@@ -82,7 +81,7 @@ def put(job: Job, reason: str, *, what: str, planned_at: datetime, move_to: date
             remove_override(job, override.pk, reason)
         return
     how = {"move_to": as_text(move_to)} if what == "move" and move_to else {"skip": True}
-    set_override(job, {"planned_at": as_text(planned_at), "note": reason, **how})
+    set_override(job, {"planned_at": as_text(planned_at), "reason": reason, **how})
 
 
 def open_overrides(job: Job) -> QuerySet[Override]:
@@ -101,7 +100,7 @@ def override_snapshot(override: Override) -> Json:
     return {
         "planned_at": as_text(override.planned_at),
         "moved_to": as_text(override.moved_to) if override.moved_to else None,
-        "note": override.note,
+        "reason": override.reason,
     }
 
 
@@ -139,7 +138,7 @@ def _check_move(locked: LockedJob, planned_at: datetime, moved_to: datetime) -> 
         reach = f"{as_text(max(earliest, locked.now))} to {as_text(latest)}"
         hint = f"from {reach}; beyond that, skip it and run the job then"
         detail = f"{as_text(moved_to)} is too far from the planned time"
-        raise invalid("move_to", detail, hint, "out_of_range")
+        raise invalid("move_to", detail, hint, "too_far")
 
 
 def _read(data: object) -> Json:
@@ -160,6 +159,6 @@ def _read(data: object) -> Json:
         elif given["skip"] is not True:
             raise invalid("skip", f"{abbreviate(given['skip'])} says nothing", "true, or move_to instead")
     with collecting(errors):
-        values["note"] = read_note(given.get("note", ""))
+        values["reason"] = read_reason(given.get("reason", ""))
     refuse_any(errors)
     return values

@@ -25,11 +25,15 @@ class Ahead:
     @property
     def description(self) -> str:
         if self.override is not None and self.override.moved_to is None:
-            return _with_note(f"skipped by {self.override.created_by}", self.override.note)
+            return _with_reason(f"skipped by {self.override.created_by}", self.override.reason)
         if self.suspension is not None:
-            return f"held, {self.suspension.reason}" if self.held else f"no run, {self.suspension.reason}"
+            return (
+                f"held, {self.suspension.stored_reason}"
+                if self.held
+                else f"no run, {self.suspension.stored_reason}"
+            )
         if self.override is not None:
-            return _with_note(f"moved by {self.override.created_by}", self.override.note)
+            return _with_reason(f"moved by {self.override.created_by}", self.override.reason)
         return "flexible window" if self.window_ends_at is not None else ""
 
 
@@ -52,15 +56,15 @@ def _one(
     goes_at = override.moved_to if override and override.moved_to else at
     spread = jittered(schedule, job.pk, at) if schedule.jitter and override is None else None
     ends = at + schedule.jitter if spread else None
-    suspended = rules.suspends(job.tenant_id, job.pool_id, job.tags, goes_at)
+    suspended = rules.suspends(job.tenant_id, job.pool_id, job.pk, job.tags, goes_at)
     if suspended is not None:
         return Ahead(at, None, ends, override, suspended)
     starts = spread or goes_at
-    held = rules.holds(job.tenant_id, job.pool_id, job.tags, starts)
+    held = rules.holds(job.tenant_id, job.pool_id, job.pk, job.tags, starts)
     if held is not None:
         return Ahead(at, held.over_at, ends, override, held, held=True)
     return Ahead(at, starts, ends, override)
 
 
-def _with_note(what: str, note: str) -> str:
-    return f"{what}: {note}" if note else what
+def _with_reason(what: str, reason: str) -> str:
+    return f"{what}: {reason}" if reason else what

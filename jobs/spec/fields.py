@@ -13,7 +13,7 @@ from jobs.spec.field_types import Field, Input, InputKind, Origin, choice, durat
 from jobs.spec.retry import RETRY
 from jobs.spec.schedule import SCHEDULE
 from jobs.spec.tags import TAGS, read_tags
-from jobs.validation.checks import Json, abbreviate, expect_text, invalid, listed, near
+from jobs.validation.checks import Json, abbreviate, expect_text, invalid, listed, near, refuse_unprintable
 from jobs.validation.schema import ref, text
 
 MIN_TIMEOUT, MAX_TIMEOUT = timedelta(seconds=1), timedelta(days=30)
@@ -28,7 +28,7 @@ DERIVED = (
         "warnings",
         "missed_so_far",
         "schedule_description",
-        "status_note",
+        "status_reason",
         "status_at",
         "links",
     ),
@@ -45,9 +45,10 @@ READ_ONLY = {
 def _read_name(value: object, _: Origin) -> str:
     if not isinstance(value, str):
         raise invalid("name", f"{abbreviate(value)} is not a string", "at most 120 characters", "wrong_type")
-    if not 1 <= len(value) <= 120 or value != value.strip() or not value.isprintable():
-        hint = "1 to 120 printable characters, no space at the ends"
+    hint = "1 to 120 printable characters, no space at the ends"
+    if not 1 <= len(value) <= 120 or value != value.strip():
         raise invalid("name", f"{abbreviate(value)} is not a name", hint)
+    refuse_unprintable(value, "name", hint)
     return value
 
 

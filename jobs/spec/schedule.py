@@ -65,7 +65,7 @@ def _without_time(schedule: Schedule, schedule_json: Json, now: datetime) -> Inv
     since = f"it is now {as_text(now)}"
     if isinstance(plain, Once):
         return invalid("schedule.at", f"{schedule_json['at']} is in the past", since, "past")
-    field = "schedule.end" if schedule.end else "schedule"
+    field = "schedule.ends_at" if schedule.ends_at else "schedule"
     return invalid(field, "the schedule has no time left", since, "past")
 
 
@@ -108,7 +108,7 @@ def _join(parts: Json) -> Json | None:
     if kind == "at":
         local = {} if WITH_OFFSET.search(parts["at"]) else {"timezone": parts["timezone"] or "UTC"}
         return {"at": parts["at"], **local, **kept}
-    bounds = {name: parts[name] for name in ("start", "end") if parts[name]}
+    bounds = {name: parts[name] for name in ("begins_at", "ends_at") if parts[name]}
     zone = {"timezone": parts["timezone"] or "UTC"} if kind == "cron" else {}
     return {kind: parts[kind], **zone, **bounds, **kept}
 
@@ -129,7 +129,7 @@ def _variant(title: str, kind: str, what: Schema, calendar: Schema, **more: Sche
     return obj(properties, required=(kind,), may_lack=lacking, title=title)
 
 
-BOUNDS = {"start": INSTANT, "end": INSTANT}
+BOUNDS = {"begins_at": INSTANT, "ends_at": INSTANT}
 JITTER = duration(
     "The flexible window: each run begins so much after its planned time at most, and before the next one. By how much "
     "follows from the job and the planned time.",
@@ -224,14 +224,14 @@ SCHEDULE = Field(
         ),
         Input("every", InputKind.DURATION, placeholder="PT30S", only_when=EVERY),
         Input("at", InputKind.INSTANT, "Without an offset: of the time zone.", only_when=AT),
-        Input("start", InputKind.INSTANT, "No planned time before.", "Not before", only_when=BOUNDED),
+        Input("begins_at", InputKind.INSTANT, "No planned time before.", "Not before", only_when=BOUNDED),
         Input(
-            "end",
+            "ends_at",
             InputKind.INSTANT,
             "No planned time after.",
             "Not after",
             only_when=BOUNDED,
-            beside="start",
+            beside="begins_at",
         ),
         Input(
             "calendar",
@@ -261,5 +261,5 @@ SCHEDULE = Field(
     split_value=_split,
     join_parts=_join,
     suggested={"cron": ""},
-    options=("cron", "every", "at", "timezone", "start", "end", "calendar", "on_closed", "jitter"),
+    options=("cron", "every", "at", "timezone", "begins_at", "ends_at", "calendar", "on_closed", "jitter"),
 )

@@ -1,6 +1,6 @@
 """Read tags: an object of names and values in a job, `name:value` or `name` in a suspension and in filters."""
 
-from jobs.validation.checks import Json, abbreviate, expect_object, expect_text, invalid
+from jobs.validation.checks import Json, abbreviate, expect_object, expect_text, invalid, refuse_unprintable
 from jobs.validation.schema import PRINTABLE, text
 
 MAX_TAGS = 50
@@ -24,21 +24,22 @@ def read_tags(value: object, field: str = "tags") -> Json:
         if not is_name(name):
             hint = f"1 to {MAX_NAME} printable characters, no colon and no equals sign"
             raise invalid(field, f"{abbreviate(name)} is not the name of a tag", hint)
-        if not expect_text(given, f"{field}.{name}", "the value of a tag", MAX_VALUE).isprintable():
-            detail = f"{abbreviate(given)} holds characters that cannot be printed"
-            raise invalid(f"{field}.{name}", detail, f"at most {MAX_VALUE} printable characters")
+        refuse_unprintable(name, field)
+        expect_text(given, f"{field}.{name}", "the value of a tag", MAX_VALUE)
+        refuse_unprintable(given, f"{field}.{name}")
     return tags
 
 
 def read_tag(value: object, field: str = "tag") -> tuple[str, str]:
     """Return the name and the value of a tag; an empty value stands for every value."""
     name, _, content = value.partition(":") if isinstance(value, str) else ("", "", "")
-    if not (is_name(name) and len(content) <= MAX_VALUE and content.isprintable()):
-        hint = "name:value, or the name alone for every value: team:payments, team"
+    hint = "name:value, or the name alone for every value: team:payments, team"
+    if not (is_name(name) and len(content) <= MAX_VALUE):
         raise invalid(field, f"{abbreviate(value)} is not a tag", hint)
+    refuse_unprintable(name + content, field, hint)
     return name, content
 
 
 def is_name(text: str) -> bool:
     """Refuse an equals sign too: `team=payments` would else be the name of a tag that no job has."""
-    return 1 <= len(text) <= MAX_NAME and text.isprintable() and not {":", "="} & set(text)
+    return 1 <= len(text) <= MAX_NAME and not {":", "="} & set(text)

@@ -20,7 +20,7 @@ def read_suspensions(until: datetime) -> SuspensionSet:
 
 def suspensions_of(job: Job, now: datetime) -> list[SuspensionRow]:
     """Return all suspensions that keep the job from running now."""
-    return list(read_suspensions(now).of(job.tenant_id, job.pool_id, job.tags, now))
+    return list(read_suspensions(now).of(job.tenant_id, job.pool_id, job.pk, job.tags, now))
 
 
 def jobs_concerned(suspension: Suspension, tenant: Tenant | None) -> int:
@@ -28,6 +28,8 @@ def jobs_concerned(suspension: Suspension, tenant: Tenant | None) -> int:
     found = Job.objects.of(tenant) if tenant else Job.objects.present()
     if suspension.pool_id is not None:
         found = found.filter(pool=suspension.pool_id)
+    if suspension.job_id is not None:
+        found = found.filter(pk=suspension.job_id)
     if suspension.tag_name:
         found = found.tagged(suspension.tag_name, suspension.tag_value)
     return found.exclude(status__in=(JobStatus.FINISHED, JobStatus.CANCELLED)).count()

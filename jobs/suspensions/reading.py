@@ -1,14 +1,16 @@
 """Read what a request says of a suspension."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 from jobs.errors import FieldError, collecting, refuse_any
-from jobs.models import Effect, Pool, Suspension, SuspensionKind, Tenant
+from jobs.models import Effect, Job, Pool, Suspension, SuspensionKind, Tenant
 from jobs.spec.tags import read_tag
 from jobs.validation import instants
-from jobs.validation.checks import Json, abbreviate, expect_object, expect_text, invalid, listed, near
+from jobs.validation.checks import Json, abbreviate, expect_object, invalid, listed, near, read_reason
 
 EFFECTS: dict[SuspensionKind, tuple[Effect, ...]] = {
     SuspensionKind.PAUSE: (Effect.CATCH_UP, Effect.HOLD),
@@ -20,11 +22,10 @@ EFFECT_HINTS = {
     Effect.SKIP: "the times get no run",
     Effect.RUN_AFTER: "each job that missed any runs once when it is over",
 }
-SCOPE = ("tag", "pool", "everything")
-FIELDS = (*SCOPE, "effect", "note", "begins_at", "ends_at")
+SCOPE = ("job", "tag", "pool", "everything")
+FIELDS = (*SCOPE, "effect", "reason", "begins_at", "ends_at")
 # A client that sends its own clock's "now" may be this far behind.
 TOLERANCE = timedelta(minutes=1)
-MAX_NOTE_LENGTH = 500
 
 
 def read_request(
@@ -33,11 +34,12 @@ def read_request(
     """Read the columns that a request names, and name all its mistakes."""
     given = expect_object(data, "", FIELDS)
     readers: dict[str, Callable[[Any], Json]] = {
+        "job": lambda value: {"job": _read_job(value, tenant)},
         "tag": _read_tag,
         "pool": lambda value: {"pool": _read_pool(value, tenant)},
         "everything": lambda value: _read_everything(value, given),
         "effect": lambda value: {"effect": _read_effect(value, kind)},
-        "note": lambda value: {"note": read_note(value)},
+        "reason": lambda value: {"reason": read_reason(value)},
         "begins_at": lambda value: {"begins_at": _read_beginning(value, now, present)},
         "ends_at": lambda value: {"ends_at": None if value is None else instants.read(value, "ends_at")},
     }
@@ -49,6 +51,21 @@ def read_request(
                 values |= read(given[name])
     refuse_any(errors)
     return values
+
+
+def _read_job(value: object, tenant: Tenant | None) -> Job | None:
+    if value is None:
+        return None
+    if tenant is None:
+        raise invalid("job", "a job is of one tenant", "name its tenant as well", "inconsistent")
+    found = None
+    with suppress(ValueError):
+        found = Job.objects.of(tenant).filter(pk=UUID(str(value))).first()
+    if found is None:
+        raise invalid(
+            "job", f"there is no job {abbreviate(value)}", "the id of one of your jobs", "unknown_job"
+        )
+    return found
 
 
 def _read_tag(value: object) -> Json:
@@ -75,11 +92,11 @@ def _read_everything(value: object, given: Json) -> Json:
         raise invalid("everything", f"{abbreviate(value)} is not a boolean", "true or false", "wrong_type")
     if not value:
         raise invalid("everything", "false says nothing", "true, or leave it out")
-    named = [name for name in ("tag", "pool") if given.get(name) is not None]
+    named = [name for name in ("job", "tag", "pool") if given.get(name) is not None]
     if named:
         detail = f"everything and {named[0]} are both given"
         raise invalid("everything", detail, "one of them", "inconsistent")
-    return {"tag_name": "", "tag_value": "", "pool": None}
+    return {"job": None, "tag_name": "", "tag_value": "", "pool": None}
 
 
 def _read_effect(value: object, kind: SuspensionKind) -> Effect:
@@ -88,10 +105,6 @@ def _read_effect(value: object, kind: SuspensionKind) -> Effect:
         hint = "; ".join(f"{name}: {meaning}" for name, meaning in allowed.items())
         raise invalid("effect", f"{abbreviate(value)} is not what a {kind} can do", hint)
     return Effect(value)
-
-
-def read_note(value: object) -> str:
-    return expect_text(value, "note", "a note", MAX_NOTE_LENGTH)
 
 
 def _read_beginning(value: object, now: datetime, present: Suspension | None) -> datetime:

@@ -26,11 +26,12 @@ class SuspensionRow(NamedTuple):
     effect: str
     tenant_id: int | None
     pool_id: int | None
+    job_id: UUID | None
     tag_name: str
     tag_value: str
     begins_at: datetime
     over_at: datetime | None
-    note: str
+    reason: str
     public_id: UUID = UUID(int=0)
 
     @property
@@ -38,14 +39,19 @@ class SuspensionRow(NamedTuple):
         return WORDS[SuspensionKind(self.kind)]
 
     @property
-    def reason(self) -> str:
+    def stored_reason(self) -> str:
         """Say why runs, queues and spans are suspended, in the length that their rows store."""
-        text = f"{self.word}: {self.note}" if self.note else self.word
+        text = f"{self.word}: {self.reason}" if self.reason else self.word
         return text if len(text) <= MAX_REASON_LENGTH else text[: MAX_REASON_LENGTH - 1] + "…"
 
-    def concerns(self, tenant_id: int, pool_id: int, tags: Mapping[str, str]) -> bool:
-        """Match a job against all that the suspension names. One that names nothing matches every job."""
+    def concerns(self, tenant_id: int, pool_id: int, job_id: UUID | None, tags: Mapping[str, str]) -> bool:
+        """Match a job against all that the suspension names. One that names nothing matches every job.
+
+        Without a job's id and tags, tell whether it concerns the whole queue.
+        """
         if self.tenant_id not in (None, tenant_id) or self.pool_id not in (None, pool_id):
+            return False
+        if self.job_id not in (None, job_id):
             return False
         return not self.tag_name or (self.tag_name in tags and self.tag_value in ("", tags[self.tag_name]))
 
@@ -67,18 +73,25 @@ class SuspensionSet:
         """Say whether the tags of a job must be read to decide."""
         return any(row.tag_name for row in self.rows)
 
+    @property
+    def need_jobs(self) -> bool:
+        """Say whether the runs of a queue must be told apart by their jobs to decide."""
+        return any(row.tag_name or row.job_id for row in self.rows)
+
     def suspends(
-        self, tenant_id: int, pool_id: int, tags: Mapping[str, str], planned_at: datetime
+        self, tenant_id: int, pool_id: int, job_id: UUID | None, tags: Mapping[str, str], planned_at: datetime
     ) -> SuspensionRow | None:
         """Return the suspension because of which this planned time gets no run of its own."""
-        found = [row for row in self.of(tenant_id, pool_id, tags, planned_at) if row.effect in SUSPENDING]
+        found = [
+            row for row in self.of(tenant_id, pool_id, job_id, tags, planned_at) if row.effect in SUSPENDING
+        ]
         return min(found, key=lambda row: SUSPENDING.index(Effect(row.effect)), default=None)
 
     def holds(
-        self, tenant_id: int, pool_id: int, tags: Mapping[str, str], now: datetime
+        self, tenant_id: int, pool_id: int, job_id: UUID | None, tags: Mapping[str, str], now: datetime
     ) -> SuspensionRow | None:
         """Return the suspension that holds the job's runs; of several, the one that lasts longest."""
-        found = [row for row in self.of(tenant_id, pool_id, tags, now) if row.effect in HOLDING]
+        found = [row for row in self.of(tenant_id, pool_id, job_id, tags, now) if row.effect in HOLDING]
         return max(found, key=lambda row: row.over_at or FOREVER, default=None)
 
     def over(self, now: datetime) -> list[SuspensionRow]:
@@ -86,7 +99,8 @@ class SuspensionSet:
         return [row for row in self.rows if row.over_at is not None and row.over_at <= now]
 
     def of(
-        self, tenant_id: int, pool_id: int, tags: Mapping[str, str], instant: datetime
+        self, tenant_id: int, pool_id: int, job_id: UUID | None, tags: Mapping[str, str], instant: datetime
     ) -> Iterator[SuspensionRow]:
         """Yield those in force at the instant that concern the job."""
-        return (row for row in self.rows if row.covers(instant) and row.concerns(tenant_id, pool_id, tags))
+        in_force = (row for row in self.rows if row.covers(instant))
+        return (row for row in in_force if row.concerns(tenant_id, pool_id, job_id, tags))

@@ -20,7 +20,7 @@ from jobs.validation import instants
 from jobs.validation.checks import Json, expect_object, invalid
 from jobs.validation.rows import first_or_missing
 
-CHANGEABLE_ONCE_BEGUN = ("ends_at", "note")
+CHANGEABLE_ONCE_BEGUN = ("ends_at", "reason")
 # Per tenant, with those that are planned or not settled yet: every pass of the schedulers reads them all.
 MAX_SUSPENSIONS = 100
 
@@ -30,7 +30,7 @@ class SuspensionIsOver(Conflict, code="suspension_is_over"):
 
 
 class SuspensionHasBegun(Conflict, code="suspension_has_begun"):
-    """Only the end and the note of a suspension that has begun can be changed."""
+    """Only the end and the reason of a suspension that has begun can be changed."""
 
 
 @transaction.atomic
@@ -47,13 +47,13 @@ def create_suspension(kind: SuspensionKind, data: object, *, tenant: Tenant | No
     _check(suspension, now)
     _refuse_too_many(tenant)
     suspension.save(force_insert=True)
-    record(Action.SUSPENSION_CREATED, suspension, after=audit_snapshot(suspension), reason=suspension.note)
+    record(Action.SUSPENSION_CREATED, suspension, after=audit_snapshot(suspension), reason=suspension.reason)
     return suspension
 
 
 @transaction.atomic
 def edit_suspension(suspension: Suspension, data: object) -> Suspension:
-    """Change any field before the suspension begins, and its end and note from then on."""
+    """Change any field before the suspension begins, and its end and reason from then on."""
     locked, now = _lock(suspension)
     state = locked.state(now)
     if state == SuspensionState.OVER:
@@ -62,7 +62,7 @@ def edit_suspension(suspension: Suspension, data: object) -> Suspension:
     given = read_request(SuspensionKind(locked.kind), data, locked.tenant, now, locked)
     for name, value in given.items():
         setattr(locked, name, value)
-    if given.keys() & {"tag_name", "pool"} and "everything" not in expect_object(data, ""):
+    if given.keys() & {"job", "tag_name", "pool"} and "everything" not in expect_object(data, ""):
         _refuse_naming_nothing(locked)
     after = audit_snapshot(locked)
     changed = [name for name in FIELDS if before.get(name) != after.get(name)]
@@ -117,10 +117,11 @@ def audit_snapshot(suspension: Suspension) -> Json:
     return {
         "kind": suspension.kind,
         "tenant": suspension.tenant.slug if suspension.tenant else None,
+        "job": str(suspension.job_id) if suspension.job_id else None,
         "tag": suspension.tag,
         "pool": suspension.pool.slug if suspension.pool else None,
         "effect": suspension.effect,
-        "note": suspension.note,
+        "reason": suspension.reason,
         "begins_at": instants.as_text(suspension.begins_at),
         "ends_at": instants.as_text(suspension.ends_at) if suspension.ends_at else None,
         "lifted_at": instants.as_text(suspension.lifted_at) if suspension.lifted_at else None,
@@ -161,7 +162,7 @@ def _refuse_too_many(tenant: Tenant | None) -> None:
 
 def _refuse_naming_nothing(suspension: Suspension) -> None:
     """Refuse a request without a scope: an empty one must not suspend everything."""
-    if not suspension.tag_name and suspension.pool is None:
+    if not suspension.names_jobs:
         whose = "all of your jobs" if suspension.tenant else "all jobs of everybody"
-        hint = f'a tag, a pool, or "everything": true for {whose}'
+        hint = f'a job, a tag, a pool, or "everything": true for {whose}'
         raise invalid("tag", f"nothing says what the {suspension.kind} concerns", hint, "inconsistent")

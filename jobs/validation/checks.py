@@ -12,6 +12,11 @@ from jobs.errors import MAX_ERRORS, FieldError, InvalidInput, refuse_any
 Json = dict[str, Any]
 MAX_PAYLOAD_BYTES = 64 * 1024
 MAX_DEPTH = 50
+MAX_REASON = 500
+# Names in a hint: a job has fewer fields.
+MAX_LISTED = 16
+# Earlier words for fields and parameters.
+OTHER_WORDS = {"note": "reason", "n": "limit", "start": "begins_at", "end": "ends_at"}
 
 
 def refuse_large(value: object, field: str) -> None:
@@ -73,12 +78,24 @@ def expect_text(value: object, field: str, noun: str, longest: int) -> str:
     return value
 
 
+def read_reason(value: object) -> str:
+    return expect_text(value, "reason", "a reason", MAX_REASON)
+
+
+def refuse_unprintable(text: str, field: str, hint: str = "printable characters") -> None:
+    """Refuse characters that cannot be printed. OpenAPI names those of ASCII alone: a pattern knows no others."""
+    if not text.isprintable():
+        detail = f"{abbreviate(text)} holds characters that cannot be printed"
+        raise invalid(field, detail, hint, "unprintable")
+
+
 def refuse_unknown(given: Mapping[str, object], known: Iterable[str], field: str) -> None:
     known = list(known)
     errors = []
     for name in islice((name for name in given if name not in known), MAX_ERRORS):
         where = f"{field}.{name[:60]}" if field else name[:60]
-        hint = near(name, known) or listed(known, "known are")
+        other = OTHER_WORDS.get(name)
+        hint = near(other if other in known else name, known) or listed(known, "known are")
         errors.append(FieldError(where, f"{abbreviate(name)} is not known", hint, "unknown_field"))
     refuse_any(errors)
 
@@ -102,8 +119,8 @@ def near(name: str, known: Iterable[str]) -> str:
 
 def listed(names: Iterable[str], lead: str) -> str:
     names = sorted(names)
-    more = f" and {len(names) - 12} more" if len(names) > 12 else ""
-    return f"{lead} {', '.join(names[:12])}{more}" if names else ""
+    more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
+    return f"{lead} {', '.join(names[:MAX_LISTED])}{more}" if names else ""
 
 
 def abbreviate(value: object) -> str:

@@ -7,11 +7,9 @@ from typing import Any
 from scheduler_project.sdk.declarations import durations
 
 Schema = dict[str, Any]
-# For the document as it is made; it does not show them. What an answer may lack: it has all other properties. What an
-# answer has instead of this schema.
+# Marks that the finished document does not show: the properties that an answer may lack, and the schema that answers
+# have instead of this one.
 MAY_LACK, ANSWERED_AS = "x-may-lack", "x-answered-as"
-
-
 # A character of texts that are printed: in ASCII all but control characters.
 PRINTABLE = r"[^\x00-\x1f\x7f]"
 
@@ -62,13 +60,16 @@ STRINGS = {"type": "object", "additionalProperties": {"type": "string"}}
 
 
 def patch_of(schema: Schema, *, nullable: bool = True) -> Schema:
-    """Describe a JSON merge patch of what a schema describes: all may be left out, and null deletes."""
+    """Describe a JSON merge patch of what a schema describes: all may be left out; null deletes."""
     schema = _with_parts_of_variants(schema)
     kept = {name: part for name, part in schema.items() if name not in ("required", "default", "title")}
     if "title" in schema:
         kept["title"] = f"{schema['title']}Changes"
     if "properties" in schema:
-        kept["properties"] = {name: patch_of(part) for name, part in schema["properties"].items()}
+        needed = schema.get("required", ())
+        kept["properties"] = {
+            name: patch_of(part, nullable=name not in needed) for name, part in schema["properties"].items()
+        }
     if isinstance(schema.get("additionalProperties"), dict):
         kept["additionalProperties"] = patch_of(schema["additionalProperties"])
     return {**kept, "nullable": True} if nullable and schema.keys() & {"type", "oneOf"} else kept
@@ -83,4 +84,8 @@ def _with_parts_of_variants(schema: Schema) -> Schema:
     for name, part in (one for variant in variants for one in variant["properties"].items()):
         words = {"enum": [*parts[name]["enum"], *part["enum"]]} if "enum" in parts.get(name, {}) else {}
         parts[name] = {**part, **words}
-    return {**{name: part for name, part in schema.items() if name != "oneOf"}, **obj(parts)}
+    needed = set.intersection(*(set(variant.get("required", ())) for variant in variants))
+    return {
+        **{name: part for name, part in schema.items() if name != "oneOf"},
+        **obj(parts, required=sorted(needed)),
+    }

@@ -12,6 +12,7 @@ from unfold.widgets import (
 from jobs.admin.buttons import ReasonDialog
 from jobs.admin.forms.inputs import ObjectField
 from jobs.spec.targets import KINDS
+from jobs.validation.checks import MAX_REASON
 from runs.admin.list_filters import as_uuid
 from runs.models import DeadLetter
 from runs.services import dead_letters
@@ -65,8 +66,8 @@ class RedriveGroupDialog(RedriveDialog):
 
 class DismissDialog(DeadLetterDialog):
     reason = forms.CharField(
-        label="Note",
-        max_length=500,
+        label="Reason",
+        max_length=MAX_REASON,
         widget=UnfoldAdminTextInputWidget(),
         help_text="Why it is not run again, for those who read it later.",
     )

@@ -26,7 +26,7 @@ from runs.services.dead_letters import MAX_DISMISSED, Redriven
 
 GROUP_COLUMNS = ("error_column", "count_column", "jobs_column", "seen", "tenant", "action")
 LETTER_COLUMNS = ("died", "job_column", "error", "action")
-DECIDED_COLUMNS = ("died", "job_column", "error", "decision_column", "decided", "note")
+DECIDED_COLUMNS = ("died", "job_column", "error", "decision_column", "decided", "reason")
 GROUP_BUTTONS = ("redrive_group", "dismiss_group")
 LETTER_BUTTONS = ("redrive", "dismiss")
 
@@ -158,7 +158,7 @@ class DeadLetterAdmin(LongListAdmin):
 
     @admin.action(description="Dismiss the chosen runs", permissions=["operate"])
     def dismiss_chosen(self, request: HttpRequest, letters: QuerySet[Any]) -> None:
-        service = partial(dead_letters.dismiss, note="dismissed from the list")
+        service = partial(dead_letters.dismiss, reason="dismissed from the list")
         self.decide_all(request, letters, service, "dismissed")
 
     def decide_all(self, request: HttpRequest, letters: QuerySet[Any], service: Any, done: str) -> None:

@@ -6,13 +6,13 @@ from runs.reasons import describe
 
 
 class MissedSpanAdmin(LongListAdmin):
-    list_display = ("from_time", "to_time", "job", "tenant", "why", "policy", "state", "count")
+    list_display = ("begins", "ends", "job", "tenant", "why", "policy", "state", "count")
     list_filter = related("tenant", "job")
     list_select_related = ("job", "tenant")
     ordering = ("-id",)
 
-    from_time = moment_column("from_at", "from")
-    to_time = moment_column("to_at", "until")
+    begins = moment_column("begins_at", "begins")
+    ends = moment_column("ends_at", "ends")
     why = column("reason", lambda span: describe(span.reason))
 
 

@@ -11,7 +11,7 @@ from jobs.admin.columns import column
 from jobs.admin.html import WARNING, label
 from runs.reasons import describe
 from runs.scheduler.dispatch.queues import counted_today
-from runs.services.queues import count_queues
+from runs.services.queues import note_counts
 
 
 class QueueAdmin(ReadOnlyAdmin):
@@ -32,15 +32,15 @@ class QueueAdmin(ReadOnlyAdmin):
         return super().get_queryset(request).annotate(now=Now())
 
     def complete_page(self, request: HttpRequest, rows: list[Any]) -> None:
-        counts = count_queues(rows)
-        for queue in rows:
-            queue.counts = counts[queue.pk]
+        note_counts(rows)
 
 
 def describe_counts(queue: Any) -> str:
-    # The page of one queue is completed by nobody.
-    counts = getattr(queue, "counts", None) or count_queues([queue])[queue.pk]
-    return ", ".join(f"{count} {state.replace('_', ' ')}" for state, count in counts.runs.items() if count)
+    if queue.runs_by_state is None:
+        # On the page of one queue; a list notes them for all its rows at once.
+        note_counts([queue])
+    counts = queue.runs_by_state.items()
+    return ", ".join(f"{count} {state.replace('_', ' ')}" for state, count in counts if count)
 
 
 def describe_limits(queue: Any) -> Iterator[str]:

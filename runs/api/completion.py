@@ -8,6 +8,7 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from jobs.access import request_limits
 from jobs.api.openapi import operation
 from jobs.api.views import ResourceView
 from jobs.validation.schema import obj, ref, text
@@ -70,11 +71,11 @@ class CompleteRun(ResourceView):
         "complete_run",
         "Report the outcome of a run",
         takes=ref("Completion"),
-        errors=(400, 404, 409),
+        errors=(400, 409),
         about="For the target of a job with `callback` that has answered 202. It takes no key but the token of the "
         "call, `Authorization: Bearer <Beatkeeper-Callback-Token>`, which is good for that one attempt. Told again "
-        "in the same words it is answered the same. A token that is not awaited is answered like a run that does not "
-        "exist.",
+        "in the same words it is answered the same. A token that is not awaited is answered by 401, and so is a "
+        "run that does not exist.",
     )
     def post(self, request: Request, run_id: str) -> Response:
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
@@ -83,4 +84,8 @@ class CompleteRun(ResourceView):
         except ValueError:
             run = UUID(int=0)
         token = token.strip() if scheme.lower() == "bearer" else ""
-        return Response(callbacks.complete(run, token, request.data))
+        try:
+            return Response(callbacks.complete(run, token, request.data))
+        except callbacks.Unawaited:
+            request_limits.count_wrong_credentials()
+            raise

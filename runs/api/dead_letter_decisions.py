@@ -16,13 +16,11 @@ from jobs.api.serializers import BodySerializer, PlainField, ReasonField
 from jobs.api.views import ResourceViewSet
 from jobs.errors import DomainError
 from jobs.models import Role
-from jobs.validation.checks import Json, abbreviate, invalid
+from jobs.validation.checks import MAX_REASON, Json, abbreviate, invalid
 from jobs.validation.schema import text
-from runs.api.redrives import ABOUT_REASON, INPUT, read_fingerprint
+from runs.api.redrives import ABOUT_REASON, INPUT, OF_GROUP, read_fingerprint
 from runs.services import dead_letters
 from runs.services.dead_letters import MAX_AT_ONCE, MAX_DISMISSED
-
-MAX_NOTE = 500
 
 
 class RefusedRunSerializer(serializers.Serializer[Any]):
@@ -63,18 +61,19 @@ class RunsField(serializers.ListField):
             raise invalid("runs", f"not all of {abbreviate(given)} are ids", "ids are UUIDs") from None
 
 
-class NoteField(PlainField):
-    """Require a note that says why nothing is run again."""
+class RequiredReasonField(PlainField):
+    """Require the reason why nothing is run again."""
 
     def __init__(self) -> None:
-        super().__init__(text(minLength=1, maxLength=MAX_NOTE, pattern=r"\S", example="sent by hand"))
+        super().__init__(text(minLength=1, maxLength=MAX_REASON, pattern=r"\S", example="sent by hand"))
 
     def run_validation(self, data: Any = empty) -> str:
-        note = None if data is empty else data
-        if not isinstance(note, str) or not note.strip() or len(note) > MAX_NOTE:
-            hint = f"say why, in at most {MAX_NOTE} characters"
-            raise invalid("note", f"{abbreviate(note)} is not a note", hint)
-        return note
+        hint = f"say why, in at most {MAX_REASON} characters"
+        if data is empty:
+            raise invalid("reason", "reason is required", hint, "required")
+        if not isinstance(data, str) or not data.strip() or len(data) > MAX_REASON:
+            raise invalid("reason", f"{abbreviate(data)} is not a reason", hint)
+        return data
 
 
 class RedriveRunsSerializer(BodySerializer):
@@ -84,7 +83,7 @@ class RedriveRunsSerializer(BodySerializer):
 
 
 class DismissGroupSerializer(BodySerializer):
-    note = NoteField()
+    reason = RequiredReasonField()
 
 
 class DismissRunsSerializer(DismissGroupSerializer):
@@ -93,6 +92,7 @@ class DismissRunsSerializer(DismissGroupSerializer):
 
 class Decisions(ResourceViewSet):
     tag = "dead letters"
+    path_schemas = OF_GROUP
     write_role = Role.OPERATOR
     serializer_class = DismissedSerializer
 
@@ -127,7 +127,7 @@ class Decisions(ResourceViewSet):
     )
     def dismiss(self, request: Request) -> Response:
         given = DismissRunsSerializer.read(request)
-        done = dead_letters.dismiss(tenant_of(request), given["runs"], given["note"])
+        done = dead_letters.dismiss(tenant_of(request), given["runs"], given["reason"])
         refused = refused_runs(done.refused)
         return self.answer({"dismissed": len(done.runs), "more": False, "refused": refused})
 
@@ -139,8 +139,8 @@ class Decisions(ResourceViewSet):
         about=f"What has died by now, {MAX_DISMISSED:,} at a time.",
     )
     def dismiss_group(self, request: Request, fingerprint: str) -> Response:
-        group, note = read_fingerprint(fingerprint), DismissGroupSerializer.read(request)["note"]
-        count = dead_letters.dismiss_group(tenant_of(request), group, note)
+        group, reason = read_fingerprint(fingerprint), DismissGroupSerializer.read(request)["reason"]
+        count = dead_letters.dismiss_group(tenant_of(request), group, reason)
         return self.answer({"dismissed": count, "more": count >= MAX_DISMISSED, "refused": []})
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 from uuid import UUID
 
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema_field, extend_schema_view
 from rest_framework import serializers
@@ -19,13 +19,14 @@ from jobs.api.views import ListView, ResourceView
 from jobs.models import Job
 from jobs.validation.checks import Json
 from jobs.validation.schema import obj, text
-from runs.api.redrives import RedriveSerializer, read_fingerprint
+from runs.api.redrives import OF_GROUP, RedriveSerializer, no_group, read_fingerprint
 from runs.api.serializers import ErrorField
 from runs.models import DeadLetter, DeadLetterDecision, ErrorClass, Redrive, RedriveState
 from runs.services import dead_letters
 from runs.services.dead_letters import MAX_COUNTED, MAX_GROUPS, Group
 
 DECISIONS = {decision.name.lower(): decision for decision in DeadLetterDecision}
+OPEN = Q(decision=DeadLetterDecision.OPEN)
 ID = text(format="uuid")
 ERROR = obj(
     {"class": text(enum=list(ErrorClass.values)), "type": text(), "line": text("Of the latest death.")},
@@ -77,7 +78,7 @@ class DeadLetterSerializer(serializers.Serializer[DeadLetter]):
     decision = PlainField(text("Empty: open.", enum=list(DeadLetterDecision.values)))
     decided_at = InstantField(allow_null=True)
     decided_by = serializers.CharField()
-    note = serializers.CharField()
+    reason = serializers.CharField()
     redriven_as = serializers.UUIDField(allow_null=True, help_text="The run that it was redriven as.")
     links = LinksField(
         ("redriven_as",),
@@ -95,7 +96,7 @@ class DeadGroups(ResourceView):
         "Dead runs that wait for a decision, by error",
         errors=(400,),
         parameters=(query("job", "Only groups with dead runs of this job.", OpenApiTypes.UUID),),
-        about="The latest death first. Decide by group or by run: redrive it, or dismiss it with a note.",
+        about="The latest death first. Decide by group or by run: redrive it, or dismiss it for a reason.",
     )
     def get(self, request: Request) -> Response:
         refuse_unknown_query(request, ("job",))
@@ -127,6 +128,7 @@ class DeadLetterFilters(NamedFilterSet):
 )
 class DeadGroup(ListView):
     tag = "dead letters"
+    path_schemas = OF_GROUP
     queryset = DeadLetter.objects.prefetch_related("job")
     serializer_class = DeadLetterSerializer
     filterset_class = DeadLetterFilters
@@ -139,4 +141,11 @@ class DeadGroup(ListView):
     def filter_queryset(self, letters: QuerySet[Any]) -> QuerySet[Any]:
         filtered = super().filter_queryset(letters)
         asked = "decision" in self.request.query_params
-        return filtered if asked else filtered.filter(decision=DeadLetterDecision.OPEN)
+        return filtered if asked else filtered.filter(OPEN)
+
+    def paginate_queryset(self, letters: Any) -> Any:
+        page = super().paginate_queryset(letters)
+        # Open and decided ones have an index each.
+        if not page and not any(self.get_queryset().filter(state).exists() for state in (OPEN, ~OPEN)):
+            raise no_group(self.kwargs["fingerprint"])
+        return page

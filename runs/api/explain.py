@@ -49,14 +49,11 @@ class RunObstacleSerializer(ObstacleSerializer):
 
 
 class SuspendedSpanSerializer(serializers.Serializer[MissedSpan]):
-    to = InstantField(source="to_at", help_text="Exclusive.")
+    begins_at = InstantField()
+    ends_at = InstantField(help_text="Exclusive.")
     reason = ReasonCodeField()
     reason_text = ReasonTextField()
     count = serializers.IntegerField(allow_null=True, help_text="Null: not counted yet.")
-
-    def get_fields(self) -> dict[str, Any]:
-        # `from` is a word of Python.
-        return {"from": InstantField(source="from_at"), **super().get_fields()}
 
 
 class ExplanationSerializer(serializers.Serializer[Any]):

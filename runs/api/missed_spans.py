@@ -31,15 +31,16 @@ class MissedSpanSerializer(SuspendedSpanSerializer):
         "list_missed_times",
         "Planned times of a job without a run, the latest first",
         errors=(400, 404),
-        about="Each row stands for the planned times from `from` until before `to`, and says why they have no run. "
-        "With the runs they are all planned times that have passed.",
+        about="Each row stands for the planned times from `begins_at` until before `ends_at`, and says why they have "
+        "no run. With the runs they are all planned times that have passed.",
     )
 )
 class MissedSpans(ListView):
     tag = "jobs"
     queryset = MissedSpan.objects.all()
     serializer_class = MissedSpanSerializer
-    newest_first = ("from_at", "id")
+    # Spans of a job do not overlap.
+    newest_first = ("begins_at", "created_at")
 
     def get_queryset(self) -> QuerySet[MissedSpan]:
         return super().get_queryset().filter(job=find_job(self.request, self.kwargs["job_id"]))

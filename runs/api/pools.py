@@ -1,6 +1,6 @@
 """Serve the pools that are open to a tenant: what they export, and whether workers of them live."""
 
-from django.db.models import Count, OuterRef, Q, QuerySet, Subquery
+from django.db.models import Count, OuterRef, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 from drf_spectacular.utils import extend_schema_view
 from rest_framework import serializers
@@ -32,10 +32,10 @@ class Pools(ListView):
     tag = "access"
     queryset = Pool.objects.all()
     serializer_class = PoolSerializer
+    newest_first = ("created_at", "slug")
 
     def get_queryset(self) -> QuerySet[Pool]:
         tenant = tenant_of(self.request)
-        # A worker with a tenant's key takes runs of that tenant alone.
-        nodes = WorkerNode.objects.living().filter(Q(tenant=None) | Q(tenant=tenant), pool=OuterRef("pk"))
+        nodes = WorkerNode.objects.serving(tenant).living().filter(pool=OuterRef("pk"))
         counted = nodes.values("pool").annotate(count=Count("pk")).values("count")
         return Pool.objects.open_to(tenant).annotate(live_workers=Coalesce(Subquery(counted), 0))

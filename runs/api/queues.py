@@ -14,7 +14,7 @@ from jobs.validation.schema import number, obj
 from runs.api.serializers import ReasonCodeField, ReasonTextField
 from runs.models import Queue
 from runs.scheduler.dispatch.queues import counted_today
-from runs.services.queues import MAX_COUNTED, count_queues
+from runs.services.queues import MAX_COUNTED, note_counts
 from runs.states import LiveState
 
 
@@ -37,10 +37,9 @@ class QueueSerializer(serializers.Serializer[Queue]):
             title="RunsByState",
             description=f"Unfinished runs by state. {MAX_COUNTED:,}: so many or more.",
         ),
-        source="counts.runs",
+        source="runs_by_state",
     )
     oldest_waiting_at = InstantField(
-        source="counts.oldest_waiting_at",
         allow_null=True,
         help_text="Since when the oldest of the ready and queued runs may go.",
     )
@@ -61,11 +60,9 @@ class Queues(ListView):
     tag = "queues"
     queryset = Queue.objects.select_related("pool", "tenant").annotate(now=Now())
     serializer_class = QueueSerializer
-    newest_first = ("id",)
+    newest_first = ("created_at", "broker_queue")
 
     def paginate_queryset(self, queryset: Any) -> Any:
         page = super().paginate_queryset(queryset) or []
-        counts = count_queues(page)
-        for queue in page:
-            queue.counts = counts[queue.pk]
+        note_counts(page)
         return page

@@ -41,6 +41,10 @@ INPUT = {
 }
 
 
+# Parts of addresses, for OpenAPI.
+OF_GROUP = {"fingerprint": text(pattern="^[0-9a-f]{1,32}$")}
+
+
 class NewRedriveSerializer(BodySerializer):
     reason = ReasonField(ABOUT_REASON)
     per_minute = PlainField(number(minimum=1, maximum=MAX_PACE, default=DEFAULT_PACE), default=DEFAULT_PACE)
@@ -80,6 +84,7 @@ class RedriveSerializer(serializers.Serializer[Redrive]):
 )
 class Redrives(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
     tag = "dead letters"
+    path_schemas = OF_GROUP
     write_role = Role.OPERATOR
     newest_first = ("created_at", "id")
     queryset = Redrive.objects.all()
@@ -121,6 +126,10 @@ class Redrives(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
 def read_fingerprint(given: str) -> str:
     """Refuse what is no fingerprint as a group that does not exist."""
     if not FINGERPRINT.fullmatch(given):
-        hint = "fingerprints are in the list of dead letters"
-        raise Missing(f"there is no group {abbreviate(given[:40])}", hint=hint)
+        raise no_group(given)
     return given
+
+
+def no_group(given: str) -> Missing:
+    hint = "fingerprints are in the list of dead letters"
+    return Missing(f"there is no group {abbreviate(given[:40])}", hint=hint)

@@ -18,18 +18,18 @@ from jobs.api.serializers import BodySerializer, InstantField, PlainField
 from jobs.api.views import ResourceViewSet
 from jobs.models import Role
 from jobs.validation.checks import Json, expect_object
-from jobs.validation.schema import obj, text
+from jobs.validation.schema import PRINTABLE, obj, text
 from runs.api.serializers import RUN_INPUT
 from runs.services import requested_runs as run_requests
 
 ABOUT = (
-    "`spec` with `name` and `input`: one more run, at once, of a job that is declared in the pool; the role "
-    "operator may do so. `spec` with a whole job: a job of its own that runs once, at `at` or at once; for this a "
-    "key needs the role admin, and a worker's key may ask for Celery tasks without secrets. Done before it is "
-    "answered: 201, and 200 with the same request when the `key` comes again with the same words. 400: `spec`, "
-    "`at` (it has passed, or stands beside an `input`) or `pool` is wrong; 404: no such job is declared in the "
-    "pool; 409: the job is cancelled, or its target may not go there; 422: the `key` was used for another "
-    "request."
+    "`spec` with `name` and `input`: one more run of a job that is declared in the pool, at `at` or at once; the "
+    "role operator may do so. `spec` with a whole job: a job of its own that runs once, at `at` or at once; for "
+    "this a key needs the role admin, and a worker's key may ask for Celery tasks without secrets. Done before it "
+    "is answered: 201, and 200 with the same request when the `key` comes again with the same words. 400: `spec`, "
+    "`at` (it has passed, or is too far ahead beside an `input`) or `pool` is wrong; 404: no such job is "
+    "declared in the pool; 409: the job is cancelled, or its target may not go there; 422: the `key` was used for "
+    "another request."
 )
 
 
@@ -53,13 +53,17 @@ class NewRunRequestSerializer(BodySerializer):
             "The same key again is the same request.",
             minLength=1,
             maxLength=200,
-            pattern=r"^[^\x00-\x1f\x7f]+$",
+            pattern=f"^{PRINTABLE}+$",
             example="report-2027-03",
         )
     )
-    pool = serializers.CharField(required=False, help_text="Left out with a worker's key: its own.")
+    pool = serializers.CharField()
     at = InstantField(required=False, allow_null=True, help_text="When; null or left out: at once.")
     spec = PlainField({"oneOf": [DECLARED_RUN, ONE_TIME_JOB]})
+
+
+class NewWorkerRunRequestSerializer(NewRunRequestSerializer):
+    pool = serializers.CharField(required=False, allow_null=True, help_text="The key's own, if it is named.")
 
 
 class RunRequestSerializer(serializers.Serializer[Any]):
@@ -87,7 +91,7 @@ def operations(of_worker: str = "", about: str = "") -> Decorator:
         create=operation(
             f"request_run{of_worker}",
             "Request a run from code",
-            takes=NewRunRequestSerializer,
+            takes=NewWorkerRunRequestSerializer if of_worker else NewRunRequestSerializer,
             status=201,
             repeated=200,
             errors=(400, 404, 409, 422),

@@ -56,7 +56,7 @@ class RunSerializer(RunStateSerializer):
     finished_at = InstantField(allow_null=True)
     cancel_requested_at = KeptInstantField(allow_null=True)
     cancel_acknowledged_at = KeptInstantField(
-        allow_null=True, help_text="When its worker asked the body to stop; null: no worker had it."
+        allow_null=True, help_text="When its worker asked the body to stop; null: none did."
     )
     callback_expires_at = serializers.SerializerMethodField()
     next_attempt_at = serializers.SerializerMethodField()

@@ -20,7 +20,7 @@ ABOUT_REASON = (
     + ", ".join(f"`{reason.value}` ({reason.label})" for reason in Reason)
     + "."
 )
-ABOUT_REASON_TEXT = "The same in words, with the note of the person or program that caused it."
+ABOUT_REASON_TEXT = "The same in words, with what the person or program that caused it gave as reason."
 ERROR = obj(
     {
         "class": text(enum=list(ErrorClass.values)),

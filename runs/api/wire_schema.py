@@ -12,6 +12,7 @@ from drf_spectacular.utils import extend_schema
 
 from jobs.api.openapi import Decorator, operation, query
 from jobs.validation.schema import Schema, number, obj, ref, text
+from runs.api.wire_bounds import BOUNDS
 
 TAG = "worker"
 ABOUT = "For keys with the role worker, by the SDK. May be sent again: it is done once."
@@ -47,7 +48,10 @@ def component(kind: Any) -> Schema:
     if name not in COMPONENTS:
         types = get_type_hints(kind)
         needed = [one.name for one in fields(kind) if one.default is MISSING is one.default_factory]
-        COMPONENTS[name] = obj({name: schema_of(types[name]) for name in types}, required=needed)
+        COMPONENTS[name] = obj(
+            {name: {**schema_of(types[name]), **BOUNDS.get((kind, name), {})} for name in types},
+            required=needed,
+        )
     return ref(name)
 
 
@@ -63,5 +67,5 @@ def upload(name: str, summary: str, content: str, gives: Any, *more: Any) -> Dec
     described = operation(
         name, summary, tag=TAG, gives=given, errors=(400, 404, 409), parameters=[worker, *more], about=ABOUT
     )
-    body = extend_schema(request={content: OpenApiTypes.BINARY})
+    body = extend_schema(request={content: text(format="binary", minLength=1)})
     return lambda view: body(described(view))

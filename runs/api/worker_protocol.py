@@ -3,6 +3,7 @@
 Every response is `{"answer": …}`, may be requested again, and must not be cached on the way: a claim's holds secrets.
 """
 
+import io
 import time
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -17,7 +18,8 @@ from rest_framework.viewsets import ViewSet
 from jobs.api.authentication import WorkerPermission, principal_of
 from jobs.api.openapi import query
 from jobs.errors import BodyTooLarge, Missing
-from jobs.validation.checks import invalid
+from jobs.validation.checks import abbreviate, invalid
+from jobs.validation.schema import number
 from runs import logs as run_logs
 from runs.api.wire_schema import exchange, upload
 from runs.ledger.checks import MAX_CLAIM_SEQ, MAX_LOG, check_member
@@ -29,6 +31,19 @@ from scheduler_project.sdk.outcomes import LogPointer
 T = TypeVar("T")
 
 MAX_CHUNK = 1024 * 1024
+# Parts of addresses, for OpenAPI.
+OF_CLAIM = {"claim_seq": number(minimum=0, maximum=MAX_CLAIM_SEQ)}
+
+
+class BodyNotRead(Exception):
+    """Everything before the body is in order."""
+
+
+class UnreadBody(io.BytesIO):
+    """Stand for a body until it is read, which is when the head of its request was accepted."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        raise BodyNotRead
 
 
 class RawBody(BaseParser):
@@ -55,6 +70,8 @@ class GzipBody(RawBody):
 
 class WorkerView(ViewSet):
     permission_classes = [WorkerPermission]
+    # Never throttled: a worker whose heartbeat is refused loses its lease. Its slots bound what it requests.
+    throttle_classes = ()
 
     def finalize_response(self, request: Request, response: Response, *args: Any, **kwargs: Any) -> Response:
         response = super().finalize_response(request, response, *args, **kwargs)
@@ -62,6 +79,8 @@ class WorkerView(ViewSet):
         return response
 
     def handle_exception(self, error: Exception) -> Response:
+        if isinstance(error, BodyNotRead):
+            return Response(status=100)
         if isinstance(error, wire.InvalidMessage):
             error = invalid(error.field, error.wrong)
         elif isinstance(error, psycopg.DataError):
@@ -119,6 +138,7 @@ class WorkerProtocol(WorkerView):
 
 
 class FinishedLog(WorkerView):
+    path_schemas = OF_CLAIM
     parser_classes = [GzipBody]
 
     @upload("worker_keep_log", "Keep the log of an attempt that ended", https.GZIP, LogPointer)
@@ -129,6 +149,7 @@ class FinishedLog(WorkerView):
 
 
 class OpenLog(WorkerView):
+    path_schemas = OF_CLAIM
     parser_classes = [LinesBody]
 
     @upload(
@@ -136,12 +157,14 @@ class OpenLog(WorkerView):
         "Lines of an attempt that runs",
         https.LINES,
         int,
-        query("offset", "Where the lines begin.", int, required=True),
+        query("offset", "Where the lines begin.", number(minimum=0, maximum=MAX_LOG), required=True),
     )
     def append(self, request: Request, run_id: str, claim_seq: str) -> Response:
         claim = read_claim(request, run_id, claim_seq)
         offset = read_number(request.query_params.get("offset", ""), "offset", MAX_LOG)
         lines = body_of(request)
+        if not lines:
+            raise invalid("body", "there are no lines", "send them once there are some")
         if offset + len(lines) > MAX_LOG:
             raise BodyTooLarge(MAX_LOG)
         return answer(self.ledger(request).append_log(*claim, offset, lines))
@@ -172,5 +195,5 @@ def read_claim(request: Request, run_id: str, claim_seq: str) -> tuple[UUID, int
 def read_number(given: str, field: str, largest: int) -> int:
     if not (given.isascii() and given.isdecimal() and len(given) <= 12 and int(given) <= largest):
         hint = f"a whole number up to {largest}"
-        raise invalid(field, f"{given[:20]!r} is out of range", hint, "out_of_range")
+        raise invalid(field, f"{abbreviate(given)} is out of range", hint, "out_of_range")
     return int(given)

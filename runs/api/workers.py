@@ -35,7 +35,7 @@ class WorkerSerializer(serializers.Serializer[WorkerNode]):
     known_targets = serializers.SerializerMethodField(help_text="Tasks by name, and kinds: `kind:http`.")
     host = serializers.CharField()
     region = serializers.CharField()
-    version = serializers.CharField()
+    version = serializers.CharField(help_text="Of the package `beatkeeper` that it runs.")
     started_at = InstantField()
     last_heartbeat_at = InstantField(source="last_beat_at")
     lease_seconds = serializers.FloatField(help_text="Silent for longer, it is lost.")

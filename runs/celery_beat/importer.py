@@ -174,7 +174,7 @@ class Import:
         job = edit_job(job, _in_step(job, translation.spec), whole=True)
         if job.status == JobStatus.ACTIVE and row["enabled"] and not self.switch_off:
             translation.notes.append("its row is at work beside its job: both run it")
-        if takes_over and job.status_note in (ROW_IS_ON, ROW_IS_OFF, IS_GIVEN_BACK):
+        if takes_over and job.status_reason in (ROW_IS_ON, ROW_IS_OFF, IS_GIVEN_BACK):
             job = resume_with(job, "taken over from celery beat", catch_up="skip").job
         return (UNCHANGED if _compared(job) == before else UPDATED), job
 
@@ -200,9 +200,9 @@ def _in_step(job: Job, spec: Json) -> Json:
     """Keep an interval's rhythm: it continues as its job does, and its row counts from its own last run."""
     present = job.spec.schedule or {}
     wanted = spec["schedule"]
-    if "every" not in wanted or present.get("every") != wanted["every"] or "start" not in present:
+    if "every" not in wanted or present.get("every") != wanted["every"] or "begins_at" not in present:
         return spec
-    return {**spec, "schedule": {**wanted, "start": present["start"]}}
+    return {**spec, "schedule": {**wanted, "begins_at": present["begins_at"]}}
 
 
 def undo(tenant: Tenant, rows: HostRows, dry_run: bool) -> Iterator[Done]:
@@ -249,7 +249,7 @@ def _before(rows: HostRows, task_id: int, at: datetime) -> datetime:
 
 def _was_cut_short(job: Job) -> bool:
     """Return whether a way back died between the two databases, so that its row is still off."""
-    return job.status == JobStatus.PAUSED and job.status_note == IS_GIVEN_BACK
+    return job.status == JobStatus.PAUSED and job.status_reason == IS_GIVEN_BACK
 
 
 def _take_untriggered(record: ImportedTask) -> datetime | None:

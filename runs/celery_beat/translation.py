@@ -128,13 +128,13 @@ def _schedule(row: Json, task: Task, now: datetime, notes: list[str]) -> Json:
         return {"at": as_text(first)}
     schedule: Json = {}
     if isinstance(times, Every):
-        schedule = {"every": _seconds(times.length), "start": as_text(first)}
+        schedule = {"every": _seconds(times.length), "begins_at": as_text(first)}
     elif isinstance(times, CelerySchedule):
         schedule = _cron(row, times.schedule)
         if task.start_at is not None and task.start_at > now:
-            schedule["start"] = as_text(task.start_at)
+            schedule["begins_at"] = as_text(task.start_at)
     if task.expires_at is not None:
-        schedule["end"] = as_text(task.expires_at - timedelta(milliseconds=1))
+        schedule["ends_at"] = as_text(task.expires_at - timedelta(milliseconds=1))
     if first < now - timedelta(seconds=1) and row["enabled"]:
         notes.append(
             f"it has been due since {as_text(first)} and nobody sent it: that time is not made up for"

@@ -16,7 +16,7 @@ from uuid import UUID
 
 import psycopg
 
-from jobs.errors import Conflict, Missing
+from jobs.errors import Conflict, Unauthenticated
 from jobs.models import JobVersion
 from jobs.validation.checks import Json, abbreviate, expect_object, invalid
 from runs import history
@@ -47,7 +47,7 @@ class CallbackOver(Conflict):
     code = "callback_over"
 
 
-class Unawaited(Missing):
+class Unawaited(Unauthenticated):
     """There is no run here that this token may complete."""
 
 
@@ -180,7 +180,7 @@ def _became(run: UUID, digest: str, content: Content) -> Json:
         other = "was completed with another content"
         how = other if attempt.callback_content else f"ended: {attempt.outcome}"
         raise CallbackOver(f"the attempt {how}", hint="what ended once is never changed")
-    raise Unawaited
+    raise Unawaited(hint="send `Authorization: Bearer <Beatkeeper-Callback-Token>`, as the call had it")
 
 
 def give_up(connection: Connection, now: datetime, most: int) -> int:

@@ -7,7 +7,7 @@ import re
 import zlib
 from collections.abc import Sequence
 
-from jobs.validation.checks import abbreviate, invalid, refuse_large
+from jobs.validation.checks import invalid, refuse_large
 from runs.models import ErrorClass
 from runs.states import FinalState, LiveState
 from scheduler_project.sdk.ledger.interface import GIVEN_BACK, READY
@@ -56,12 +56,15 @@ def check_end(end: RunEnding, at: str) -> None:
     if not 0 < end.claim_seq <= MAX_CLAIM_SEQ:
         raise invalid(f"{at}.claim_seq", f"{end.claim_seq} is out of range", code="out_of_range")
     if verdict.state not in NEXT_STATES.get(outcome.kind, ()):
-        raise invalid(f"{at}.verdict.state", f"{verdict.state[:40]!r} does not follow {outcome.kind[:40]!r}")
+        wrong = f"{verdict.state[:40]!r} does not follow {outcome.kind[:40]!r}"
+        raise invalid(f"{at}.verdict.state", wrong, code="inconsistent")
     expect_between(0, verdict.delay, MAX_DELAY, f"{at}.verdict.delay", f"{verdict.delay:g} s is")
     if outcome.error_class is not None and outcome.error_class not in ErrorClass.values:
         raise invalid(f"{at}.outcome.error_class", f"{outcome.error_class[:40]!r} is no class of errors")
     if verdict.state == LiveState.WAITING_CALLBACK and not DIGEST.fullmatch(outcome.callback_digest or ""):
-        raise invalid(f"{at}.outcome.callback_digest", "is no digest", "64 hexadecimal digits")
+        raise invalid(
+            f"{at}.outcome.callback_digest", "is no digest", "64 hexadecimal digits", "inconsistent"
+        )
     if not FINGERPRINT.fullmatch(outcome.fingerprint or ""):
         raise invalid(f"{at}.outcome.fingerprint", "is no fingerprint", "up to 32 hexadecimal digits")
     for name in ("result", "next_input"):
@@ -77,8 +80,3 @@ def expect_between(least: float, given: float, most: float, field: str, words: s
 def refuse_many(field: str, values: Sequence[object], most: int) -> None:
     if len(values) > most:
         raise invalid(field, f"{len(values)} are over the limit of {most}", code="too_large")
-
-
-def refuse_unprintable(field: str, text: str) -> None:
-    if not text.isprintable():
-        raise invalid(field, f"{abbreviate(text)} holds characters that cannot be printed", "printable text")

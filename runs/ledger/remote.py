@@ -19,9 +19,9 @@ from django.db.models import Count, Func, IntegerField, Q, Sum
 from jobs.access.principal import Principal
 from jobs.errors import Conflict
 from jobs.models import Declaration, JobVersion, Pool
-from jobs.validation.checks import invalid
+from jobs.validation.checks import invalid, refuse_unprintable
 from runs.ledger.callbacks import claim_for
-from runs.ledger.checks import check_end, expect_between, read_member, refuse_many, refuse_unprintable
+from runs.ledger.checks import check_end, expect_between, read_member, refuse_many
 from runs.ledger.local import worker_rows
 from runs.models import LiveRun, WorkerNode
 from runs.sql import django_session
@@ -76,9 +76,9 @@ class RemoteLedger(PostgresLedger):
         expect_between(2, info.lease, 3600, "lease", f"{info.lease:g} s is", "2 to 3600 seconds")
         refuse_many("known_targets", info.known_targets, MAX_TARGETS)
         for name in ("name", "host", "version", "region"):
-            refuse_unprintable(name, getattr(info, name))
+            refuse_unprintable(getattr(info, name), name)
         for target in info.known_targets:
-            refuse_unprintable("known_targets", target)
+            refuse_unprintable(target, "known_targets")
         if not Pool.objects.open_to(self.tenant).filter(pk=self.pool.pk).exists():
             raise Conflict(f"the pool {self.pool} is no longer open to {self.tenant}")
         self._refuse_crowd(info)
@@ -134,7 +134,7 @@ class RemoteLedger(PostgresLedger):
         for number, one in enumerate(declarations):
             if not isinstance(one.get("name"), str):
                 raise invalid(f"declarations[{number}].name", "is not a text")
-            refuse_unprintable(f"declarations[{number}].name", one["name"])
+            refuse_unprintable(one["name"], f"declarations[{number}].name")
         names = [one["name"] for one in declarations]
         others = Declaration.objects.filter(tenant=self.tenant, name__in=names).exclude(pool=self.pool)
         taken = sorted(others.values_list("name", flat=True))
@@ -201,7 +201,7 @@ class RemoteLedger(PostgresLedger):
         expect_between(1, request.limit, MAX_CLAIMS, "request.limit", f"{request.limit} is")
         if request.token.int % 256 + request.limit > 256:
             wrong = "leaves no room for the tokens of a batch"
-            raise invalid("request.token", wrong, "let its last byte be zero")
+            raise invalid("request.token", wrong, "let its last byte be zero", "inconsistent")
         refuse_many("request.known_targets", request.known_targets, MAX_TARGETS)
         if not self._owned([request.incarnation]):
             return None

@@ -84,7 +84,7 @@ class DeadLetter(models.Model):
     )
     decided_at = models.DateTimeField(null=True)
     decided_by = models.CharField(max_length=200, blank=True, db_default="")
-    note = models.TextField(blank=True, db_default="")
+    reason = models.TextField(blank=True, db_default="")
     redriven_as = models.UUIDField(null=True)
     # That ran it again; of an open letter, the last one that could not.
     redrive = models.ForeignKey(

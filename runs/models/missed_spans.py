@@ -14,7 +14,7 @@ class SpanState(models.TextChoices):
 
 
 class MissedSpan(models.Model):
-    """Planned times of [from_at, to_at) that got no run of their own, and why (promise 3).
+    """Planned times of [begins_at, ends_at) that got no run of their own, and why (promise 3).
 
     A planned time has a run or lies in a span, never both: a working span shrinks with each run made of it.
     """
@@ -30,8 +30,8 @@ class MissedSpan(models.Model):
         db_index=False,
     )
     version = models.PositiveIntegerField()
-    from_at = models.DateTimeField()
-    to_at = models.DateTimeField()
+    begins_at = models.DateTimeField()
+    ends_at = models.DateTimeField()
     reason = models.CharField(max_length=40)
     policy = models.CharField(max_length=9)
     state = models.CharField(max_length=7, choices=SpanState.choices, db_default=SpanState.SETTLED)
@@ -57,20 +57,20 @@ class MissedSpan(models.Model):
     class Meta:
         db_table = "beatkeeper_missed_span"
         constraints = [
-            CheckConstraint(condition=Q(from_at__lt=models.F("to_at")), name="missed_span_not_empty"),
+            CheckConstraint(condition=Q(begins_at__lt=models.F("ends_at")), name="missed_span_not_empty"),
             CheckConstraint(
                 condition=~Q(state="working") | Q(cursor__isnull=False, next_at__isnull=False),
                 name="missed_span_working_has_cursor",
             ),
             # Several of a suspension only where it was interrupted: by a run, an edit, or another suspension.
             UniqueConstraint(
-                fields=["job", "suspension", "from_at"],
+                fields=["job", "suspension", "begins_at"],
                 condition=Q(state="open"),
                 name="missed_span_opened_once",
             ),
         ]
         indexes = [
-            Index(fields=["job", "-from_at"], name="missed_span_job_idx"),
+            Index(fields=["job", "-begins_at"], name="missed_span_job_idx"),
             Index(fields=["slice", "next_at"], condition=Q(state="working"), name="missed_span_working_idx"),
             Index(fields=["suspension", "slice"], condition=Q(state="open"), name="missed_span_open_idx"),
             Index(
@@ -81,4 +81,4 @@ class MissedSpan(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.from_at} to {self.to_at}: {self.reason}"
+        return f"{self.begins_at} to {self.ends_at}: {self.reason}"

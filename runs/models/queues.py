@@ -1,5 +1,7 @@
 """Define where runs wait, and what is locked before the runs of a job are counted."""
 
+from datetime import datetime
+
 from django.db import models
 from django.db.models.functions import Now
 
@@ -31,6 +33,9 @@ class Queue(models.Model):
     day_count = models.BigIntegerField(db_default=0)
     reason = models.CharField(max_length=40, blank=True, db_default="")
     created_at = models.DateTimeField(db_default=Now())
+    # Noted for an answer by runs/services/queues.py.
+    runs_by_state: dict[str, int] | None = None
+    oldest_waiting_at: datetime | None = None
 
     class Meta:
         db_table = "beatkeeper_queue"

@@ -1,13 +1,16 @@
 """Runs and what is live of them: written by runs/transitions and the ledger, read by everybody."""
 
 from django.db import models
-from django.db.models import DO_NOTHING, CheckConstraint, Index, Q
+from django.db.models import DO_NOTHING, CheckConstraint, F, Index, Q
 from django.db.models.functions import Now
 
 from jobs.validation.instants import as_text
 from runs.reasons import Reason, describe
 from runs.states import FinalState, LiveState, Trigger
 from scheduler_project.sdk import outcomes
+
+# A retry that waits for its tenant's budget.
+BUDGETED = Q(state="blocked", reason=Reason.RETRY_BUDGET)
 
 
 class ErrorClass(models.TextChoices):
@@ -156,6 +159,12 @@ class LiveRun(Planned):
                 condition=~Q(state="waiting_callback")
                 | Q(wake_at__isnull=False, callback_digest__isnull=False, worker__isnull=False),
                 name="live_run_waiting_has_deadline",
+            ),
+            # Without its tenant, nothing would ever find it to let it go. Each side is never null, which would pass.
+            CheckConstraint(
+                condition=Q(BUDGETED, budget_tenant__isnull=False, budget_tenant=F("tenant_id"))
+                | (~BUDGETED & Q(budget_tenant=None)),
+                name="live_run_budget_has_tenant",
             ),
         ]
         indexes = [

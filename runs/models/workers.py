@@ -10,6 +10,8 @@ from django.db import models
 from django.db.models import DurationField, ExpressionWrapper, F, Q, Value
 from django.db.models.functions import Now
 
+from jobs.models import Tenant
+
 
 class NodeState(models.TextChoices):
     ACTIVE = "active"
@@ -24,6 +26,10 @@ class WorkerNodeQuerySet(models.QuerySet["WorkerNode"]):
         teams = list(tenants)
         of_the_platform = Q(tenant=None, pool__shared=False, pool__tenants__in=teams)
         return self.filter(Q(tenant__in=teams) | of_the_platform).distinct()
+
+    def serving(self, tenant: Tenant) -> "WorkerNodeQuerySet":
+        """Return those that take runs of a tenant: the same as the fragment `serves` of the SQL."""
+        return self.filter(Q(tenant=None) | Q(tenant=tenant))
 
     def living(self) -> "WorkerNodeQuerySet":
         """Return those that take runs: the same as the fragment `living_worker` of the SQL."""

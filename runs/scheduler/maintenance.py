@@ -14,6 +14,8 @@ logger = logging.getLogger(__name__)
 
 NODES_KEPT = timedelta(days=1)
 REQUESTS_KEPT = timedelta(days=30)
+# A statement that began before the minute was over may still wait for its row.
+ALLOWANCES_KEPT = timedelta(minutes=5)
 ANALYZE_SECONDS = 600
 
 
@@ -42,6 +44,11 @@ def purge(connection: Connection, now: datetime) -> dict[str, int]:
         "purge_run_requests": REQUESTS_KEPT,
     }
     return {name: change(connection, name, {"before": now - age}) for name, age in kept.items()}
+
+
+def purge_allowances(connection: Connection, now: datetime) -> int:
+    """Delete the counts of past minutes; strangers with many addresses can make many."""
+    return change(connection, "purge_allowances", {"before": now - ALLOWANCES_KEPT})
 
 
 def analyze_in_background(dsn: str) -> threading.Thread:

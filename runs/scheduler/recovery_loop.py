@@ -31,6 +31,7 @@ DEAD_RUNS_SECONDS = 0.5
 DECLARATIONS_SECONDS = 1.0
 MAX_DECLARATIONS = 20
 SERVICES_SECONDS = 0.5
+ALLOWANCES_SECONDS = 60.0
 DAY_SECONDS = 86_400.0
 
 
@@ -69,6 +70,8 @@ class RecoveryLoop(SliceHolder):
             self._serve("pauses_are_over", resume_due_jobs, "paused jobs could not be resumed")
             self._serve("calendars_wait", rearm_calendars, "clocks could not follow their calendars")
             self._serve("redrives_are_due", self._redrive, "dead runs could not be redriven")
+        if self.memory.is_due("allowances", ALLOWANCES_SECONDS, now):
+            maintenance.purge_allowances(self.session.connection, now)
         if self.memory.is_due("maintenance", DAY_SECONDS, now):
             maintenance.keep_partitions(self.session.connection, now)
             maintenance.purge(self.session.connection, now)

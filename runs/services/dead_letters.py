@@ -17,6 +17,7 @@ from auditlog.record import record, record_each
 from jobs.clock import database_now
 from jobs.errors import Conflict, DomainError, InvalidInput, Missing
 from jobs.models import Job, Tenant
+from jobs.spec.targets import check_input_of_any_kind
 from jobs.validation.checks import Json, invalid
 from runs import history
 from runs.models import DeadLetter, DeadLetterDecision, Redrive, Run
@@ -110,6 +111,8 @@ def redrive(
             refusals[identity] = refusal
         else:
             _decide(letter, DeadLetterDecision.REDRIVEN, now, reason, runs[identity].pk, of)
+    if given is not None and not runs:
+        check_input_of_any_kind(given)
     refused_ids = [identity for identity in ids if identity in refusals]
     if of is not None and refused_ids:
         # They stay open; the mark says that this redrive has tried.
@@ -118,8 +121,8 @@ def redrive(
 
 
 @transaction.atomic
-def dismiss(tenant: Tenant, ids: Sequence[UUID], note: str) -> Redriven:
-    """Close dead letters without running their runs again, with a note of why."""
+def dismiss(tenant: Tenant, ids: Sequence[UUID], reason: str) -> Redriven:
+    """Close dead letters without running their runs again, for a reason."""
     if len(ids) > MAX_AT_ONCE:
         raise invalid("runs", f"{len(ids)} runs are too many", f"at most {MAX_AT_ONCE}; or dismiss the group")
     letters, now = _lock_dead_letters(tenant, ids), database_now()
@@ -131,22 +134,22 @@ def dismiss(tenant: Tenant, ids: Sequence[UUID], note: str) -> Redriven:
         except DomainError as refusal:
             refusals[identity] = refusal
         else:
-            _decide(letter, DeadLetterDecision.DISMISSED, now, note)
+            _decide(letter, DeadLetterDecision.DISMISSED, now, reason)
             dismissed[identity] = letter.run
-    record_each(Action.RUN_DISMISSED, dismissed.values(), tenant_id=tenant.pk, reason=note)
+    record_each(Action.RUN_DISMISSED, dismissed.values(), tenant_id=tenant.pk, reason=reason)
     return Redriven(dismissed, refusals)
 
 
 @transaction.atomic
-def dismiss_group(tenant: Tenant, fingerprint: str, note: str) -> int:
+def dismiss_group(tenant: Tenant, fingerprint: str, reason: str) -> int:
     """Dismiss what has died by now, at most MAX_DISMISSED runs; return how many."""
     group = {"tenant": tenant.pk, "fingerprint": fingerprint, "most": MAX_DISMISSED}
     by, now = current_actor().name[:200], database_now()
-    found = fetch("dismiss_group", **group, by=by, now=now, note=note)
+    found = fetch("dismiss_group", **group, by=by, now=now, reason=reason)
     dismissed = [Run(pk=row["run_id"]) for row in found]
     if not dismissed:
         raise Missing(f"there is no open group {fingerprint[:40]}")
-    record_each(Action.RUN_DISMISSED, dismissed, tenant_id=tenant.pk, reason=note)
+    record_each(Action.RUN_DISMISSED, dismissed, tenant_id=tenant.pk, reason=reason)
     return len(dismissed)
 
 
@@ -184,7 +187,7 @@ def _undecided(letters: Mapping[UUID, DeadLetter], identity: UUID) -> DeadLetter
         hint = "look at that run; POST …/runs/{id}/retry makes another all the same"
         raise AlreadyDecided(wrong, field="runs", hint=hint, link=f"/api/v1/runs/{letter.redriven_as}")
     if letter.decision == DeadLetterDecision.DISMISSED:
-        wrong = f"{letter.decided_by or 'somebody'} has dismissed it: {letter.note or 'without a note'}"
+        wrong = f"{letter.decided_by or 'somebody'} has dismissed it: {letter.reason or 'without a reason'}"
         hint = "POST …/runs/{id}/retry runs it all the same"
         raise AlreadyDecided(wrong, field="runs", hint=hint)
     return letter
@@ -202,15 +205,15 @@ def _decide(
     letter: DeadLetter,
     decision: DeadLetterDecision,
     now: datetime,
-    note: str,
+    reason: str,
     redriven_as: UUID | None = None,
     of: Redrive | None = None,
 ) -> None:
     """Write the decision. The dead letter is locked and open; the database refuses a second decision all the same."""
-    letter.decision, letter.decided_at, letter.note = decision.value, now, note
+    letter.decision, letter.decided_at, letter.reason = decision.value, now, reason
     letter.decided_by = (of.requested_by if of else current_actor().name)[:200]
     letter.redriven_as, letter.redrive = redriven_as, of
-    letter.save(update_fields=["decision", "decided_at", "note", "decided_by", "redriven_as", "redrive"])
+    letter.save(update_fields=["decision", "decided_at", "reason", "decided_by", "redriven_as", "redrive"])
 
 
 def jobs_of(found: Sequence[Group]) -> dict[UUID, Job]:

@@ -35,10 +35,12 @@ JOB_CODES = [code for code in ObstacleCode if code != ObstacleCode.READY]
 STATUS_UNBLOCKED_BY = {
     JobStatus.PAUSED: "resuming the job",
     JobStatus.FINISHED: "a new schedule",
-    JobStatus.UNRUNNABLE: "correcting what the note names, then resuming the job",
+    JobStatus.UNRUNNABLE: "correcting what the reason names, then resuming the job",
 }
 MAX_COUNTED = 1000
 IN_QUEUE = (LiveState.READY, LiveState.QUEUED)
+# The reasons of blocked runs that say no more than that: the words are those of the suspension or the job.
+SUSPENDED = (Reason.PAUSED, Reason.BLACKOUT)
 WAITING = (LiveState.DELAYED, LiveState.READY, LiveState.QUEUED, LiveState.BLOCKED)
 
 
@@ -94,8 +96,8 @@ def live_rows(runs: Iterable[Run]) -> Iterator[LiveRun]:
 
 
 def note_waiting(rows: Iterable[LiveRun]) -> None:
-    """Note on each ready or queued run why it waits, by one statement for the queues of all."""
-    waiting = [live for live in rows if live.state in IN_QUEUE]
+    """Note on each ready, queued or suspended run why it waits, by one statement for the queues of all."""
+    waiting = [live for live in rows if live.state in IN_QUEUE or live.reason in SUSPENDED]
     wanted = {(live.pool_id, live.tenant_id) for live in waiting}
     if not wanted:
         return
@@ -108,11 +110,13 @@ def note_waiting(rows: Iterable[LiveRun]) -> None:
 
 
 def _why(live: LiveRun, queue: dict[str, Any], rules: SuspensionSet) -> str:
-    held = rules.holds(live.tenant_id, live.pool_id, live.job.tags, queue["now"])
+    held = rules.holds(live.tenant_id, live.pool_id, live.job_id, live.job.tags, queue["now"])
     if held is not None:
-        return held.reason
+        return held.stored_reason
     if _paused(live.job, live):
-        return Reason.PAUSED.noted(live.job.status_note)
+        return Reason.PAUSED.with_words(live.job.status_reason)
+    if live.state == LiveState.BLOCKED:
+        return live.reason
     if queue["reason"] not in NOT_HELD:
         return str(queue["reason"])
     return (live.reason or Reason.NO_FREE_SLOT) if queue["served"] else Reason.NO_LIVE_WORKER
@@ -124,10 +128,10 @@ def _paused(job: Job, live: LiveRun) -> bool:
 
 
 def _status(job: Job) -> Obstacle:
-    note = f": {job.status_note}" if job.status_note else ""
+    reason = f": {job.status_reason}" if job.status_reason else ""
     until = f" until {as_text(job.paused_until)}" if job.paused_until else ""
     remedy = STATUS_UNBLOCKED_BY.get(JobStatus(job.status), "")
-    return Obstacle(ObstacleCode.STATUS, f"the job is {job.status}{until}{note}", unblocked_by=remedy)
+    return Obstacle(ObstacleCode.STATUS, f"the job is {job.status}{until}{reason}", unblocked_by=remedy)
 
 
 def _turn(live: LiveRun) -> str:
@@ -142,7 +146,7 @@ def _turn(live: LiveRun) -> str:
 
 def waiting_spans(job: Job) -> list[MissedSpan]:
     """Return the planned times under a suspension, whose treatment is decided when it ends."""
-    return list(MissedSpan.objects.filter(job=job, state=SpanState.OPEN).order_by("from_at"))
+    return list(MissedSpan.objects.filter(job=job, state=SpanState.OPEN).order_by("begins_at"))
 
 
 def unblocked_by(reason: str) -> str:
@@ -154,10 +158,10 @@ def _common(job: Job, version: JobVersion, pool_id: int, now: datetime) -> Itera
     """Name what keeps all runs of a version in a pool: suspensions, the queue, the target, the breaker."""
     for suspension in suspensions_of(job, now):
         end = f" until {as_text(suspension.over_at)}" if suspension.over_at else ""
-        note = f": {suspension.note}" if suspension.note else ""
+        reason = f": {suspension.reason}" if suspension.reason else ""
         link = f"/api/v1/{suspension.kind}s/{suspension.public_id}"
         remedy = "its end, or lifting it" if suspension.over_at else "lifting it"
-        detail, subject = f"{suspension.word}{end}{note}", Suspension(pk=suspension.id)
+        detail, subject = f"{suspension.word}{end}{reason}", Suspension(pk=suspension.id)
         yield Obstacle(ObstacleCode.SUSPENSION, detail, link, remedy, subject)
     queues = Queue.objects.filter(pool=pool_id, tenant=job.tenant_id).select_related("pool")
     if queue := queues.exclude(reason__in=NOT_HELD).first():

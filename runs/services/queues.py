@@ -1,8 +1,7 @@
 """Count the runs of queues."""
 
-from collections.abc import Iterable
-from datetime import datetime
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 from runs.models import Queue
 from runs.sql import fetch
@@ -12,19 +11,13 @@ MAX_COUNTED = 10_000
 WAITING = (LiveState.READY, LiveState.QUEUED)
 
 
-class QueueCounts(NamedTuple):
-    # By state.
-    runs: dict[str, int]
-    oldest_waiting_at: datetime | None
-
-
-def count_queues(queues: Iterable[Queue]) -> dict[int, QueueCounts]:
-    """Count the runs of each queue by one statement, each state up to a bound."""
-    counted = {queue.pk: QueueCounts({}, None) for queue in queues}
-    for row in fetch("count_queues", queues=list(counted), most=MAX_COUNTED) if counted else ():
-        runs, oldest_at = counted[row["id"]]
-        runs[row["state"]] = row["runs"]
-        if row["state"] in WAITING and row["oldest_at"] is not None:
-            oldest_at = min(oldest_at or row["oldest_at"], row["oldest_at"])
-        counted[row["id"]] = QueueCounts(runs, oldest_at)
-    return counted
+def note_counts(queues: Sequence[Queue]) -> None:
+    """Note on each queue how many runs it has, by one statement, each state up to a bound."""
+    rows: dict[int, list[dict[str, Any]]] = {queue.pk: [] for queue in queues}
+    for row in fetch("count_queues", queues=list(rows), most=MAX_COUNTED) if rows else ():
+        rows[row["id"]].append(row)
+    for queue in queues:
+        own = rows[queue.pk]
+        since = [row["oldest_at"] for row in own if row["state"] in WAITING and row["oldest_at"]]
+        queue.runs_by_state = {row["state"]: row["runs"] for row in own}
+        queue.oldest_waiting_at = min(since, default=None)

@@ -7,7 +7,7 @@ sees the database only waits for the next pass of a scheduler. Either way its ke
 import json
 import logging
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import datetime
 from uuid import UUID
 
 from django.db import transaction
@@ -21,7 +21,7 @@ from jobs.services.definition import create_job
 from jobs.services.locking import lock
 from jobs.services.status import cancel_job
 from jobs.validation import instants
-from jobs.validation.checks import Json, abbreviate, expect_object, invalid
+from jobs.validation.checks import Json, abbreviate, expect_object, invalid, refuse_unprintable
 from jobs.validation.rows import first_or_missing
 from runs import history
 from runs.services import runs as services
@@ -32,8 +32,6 @@ from scheduler_project.sdk.secret_values.references import names_in
 logger = logging.getLogger(__name__)
 
 MAX_KEY_LENGTH = 200
-# Asked for in time and reached late: it runs at once. Earlier than that it was a mistake.
-LATE = timedelta(minutes=1)
 
 
 def request_run(tenant: Tenant, pool: Pool, data: object, *, of_key: bool = False) -> tuple[Json, bool]:
@@ -43,9 +41,10 @@ def request_run(tenant: Tenant, pool: Pool, data: object, *, of_key: bool = Fals
     """
     given = expect_object(data, "", ("key", "pool", "spec", "at"))
     spec, key = expect_object(given.get("spec"), "spec"), given.get("key")
-    if not isinstance(key, str) or not 1 <= len(key) <= MAX_KEY_LENGTH or not key.isprintable():
+    if not isinstance(key, str) or not 1 <= len(key) <= MAX_KEY_LENGTH:
         hint = f"1 to {MAX_KEY_LENGTH} printable characters"
         raise invalid("key", f"{abbreviate(key)} is not a key", hint)
+    refuse_unprintable(key, "key")
     at = None if given.get("at") is None else instants.read(given["at"], "at")
     with transaction.atomic():
         request, new = RunRequest.objects.get_or_create(
@@ -109,28 +108,28 @@ def carry_out(request: RunRequest) -> None:
 
 def _start(request: RunRequest) -> None:
     now = database_now()
-    if request.at is not None and request.at < request.requested_at - LATE:
+    if request.at is not None and request.at < request.requested_at - services.LATE:
         wrong, hint = f"{instants.as_text(request.at)} is in the past", f"it is now {instants.as_text(now)}"
         raise invalid("at", wrong, hint, "past")
+    # One that was reached late runs at once.
     later = request.at if request.at is not None and request.at > now else None
     if "input" in request.spec:
         expect_object(request.spec, "spec", ("name", "input"))
-        if request.at is not None:
-            hint = "leave it out, or give the whole spec of a job"
-            raise invalid("at", "a run of a declared job is at once", hint, "inconsistent")
         job = _declared_job(request)
     else:
-        job, later = _one_time_job(request, later)
-    if later is not None:
-        request.job, request.run = job, run_id(job.pk, whole_milliseconds(later))
-    else:
-        given = request.spec.get("input")
-        request.job, request.run = job, services.run_now(job, given, request=request.pk.bytes).pk
+        job, planned_at = _one_time_job(request, later)
+        if planned_at is not None:
+            request.job, request.run = job, run_id(job.pk, whole_milliseconds(planned_at))
+            return
+    run = services.run_now(job, request.spec.get("input"), at=later, request=request.pk.bytes)
+    request.job, request.run = job, run.pk
 
 
 def _declared_job(request: RunRequest) -> Job:
-    """Return the declared job, of which a run at once is one more, with its own input."""
+    """Return the declared job, of which one more run is requested, with its own input."""
     name = request.spec.get("name")
+    if not isinstance(name, str):
+        raise invalid("spec.name", f"{abbreviate(name)} is not a name", "that of a declared job")
     jobs = (
         Job.objects.of(request.tenant).select_related("tenant", "pool").filter(name=name, pool=request.pool)
     )

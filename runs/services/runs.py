@@ -30,6 +30,9 @@ from runs.states import LiveState, Trigger
 from runs.transitions import Cancelled, cancel_live_runs, release_next
 from scheduler_project.sdk.ids import created_run_id
 
+# An instant that came this short a time ago is now: the request took a while, or its sender's clock is behind.
+LATE = timedelta(minutes=1)
+
 
 class NotPermitted(Conflict):
     """The pool does not run this for the tenant any more."""
@@ -62,13 +65,13 @@ def run_now(
     request: bytes = b"",
     reason: str = "",
 ) -> Run:
-    """Make one more run of the present version; it waits until `at`, if that is given.
+    """Make one more run of the present version; it waits until `at`, if that is still to come.
 
     `request` distinguishes requests of one millisecond.
     """
     given = read_input(job.tenant, given)
     if at is not None:
-        _check_later(at, database_now())
+        _check_at(at, database_now())
     run = insert_run(job, lock_job(job.pk), Trigger.MANUAL, given, request, at=at, reason=reason)
     record(Action.RUN_REQUESTED, run, after=audit_snapshot(run), reason=reason)
     return run
@@ -86,7 +89,7 @@ def cancel_run(run: Run, reason: str = "") -> Run:
         raise RunIsFinal(f"the run has ended: {finished.state}", field="state", hint=hint)
     if live["cancel_requested_at"] is not None:
         return _read(run.pk)
-    ended = _cancel([run.pk], Reason.CANCELLED.noted(reason)).ended
+    ended = _cancel([run.pk], Reason.CANCELLED.with_words(reason)).ended
     if ended:
         # The gate is ours: what waited for this run goes now.
         release_next(django_session(), [run.job_id])
@@ -119,7 +122,7 @@ def retry_run(run: Run, *, request: bytes = b"", reason: str = "") -> Run:
 def cancel_unfinished(job: Job, reason: str) -> int:
     """Cancel all runs of a job, in the caller's transaction; return how many ended or were requested to."""
     ids = [live["id"] for live in lock_runs_of(job.pk)]
-    done = _cancel(ids, Reason.JOB_ENDED.noted(reason))
+    done = _cancel(ids, Reason.JOB_ENDED.with_words(reason))
     changes = {Action.RUN_CANCELLED: done.ended, Action.RUN_CANCEL_REQUESTED: done.requested}
     for action, changed in changes.items():
         record_each(action, [Run(pk=run_id) for run_id in changed], tenant_id=job.tenant_id, reason=reason)
@@ -150,7 +153,7 @@ def _close_dead_letter(finished: Run, retry: Run, reason: str) -> None:
         decision=DeadLetterDecision.REDRIVEN,
         decided_at=retry.created_at,
         decided_by=current_actor().name[:200],
-        note=reason,
+        reason=reason,
         redriven_as=retry.pk,
     )
 
@@ -188,7 +191,8 @@ def insert_run(
 ) -> Run:
     """Make a run of a locked job, or of a finished run: of its version and planned time, and points to it."""
     now = database_now()
-    goes_at = at or now
+    later = at if at is not None and at > now else None
+    goes_at = later or now
     values = {**locked, "job_id": job.pk, "tenant_id": job.tenant_id, "planned_at": goes_at, "retry_of": None}
     if finished is not None:
         values |= {"version": finished.version, "pool_id": finished.pool_id}
@@ -205,9 +209,9 @@ def insert_run(
         "now": now,
         "available_at": goes_at,
         "rank": rank(goes_at, locked["priority"]),
-        "live_state": LiveState.DELAYED if at else LiveState.READY,
-        "live_reason": Reason.REQUESTED_LATER if at else "",
-        "wake_at": at,
+        "live_state": LiveState.DELAYED if later else LiveState.READY,
+        "live_reason": Reason.REQUESTED_LATER if later else "",
+        "wake_at": later,
         "input": None if given is None else Jsonb(given),
         "requested_by": current_actor().name[:200],
         "requested_reason": reason,
@@ -218,14 +222,14 @@ def insert_run(
     return _read(identity)
 
 
-def _check_later(at: datetime, now: datetime) -> None:
+def _check_at(at: datetime, now: datetime) -> None:
     """Refuse an instant that has passed, or for which the run would wait in a partition that may be gone by then."""
     latest = now + timedelta(days=settings.HOT_PERIOD_DAYS - 3)
-    if at <= now:
+    if at < now - LATE:
         raise invalid("at", f"{as_text(at)} is in the past", f"it is now {as_text(now)}", "past")
     if at > latest:
         hint = f"up to {as_text(latest)}; beyond that, a one-time job"
-        raise invalid("at", f"{as_text(at)} is too far ahead", hint, "out_of_range")
+        raise invalid("at", f"{as_text(at)} is too far ahead", hint, "too_far")
 
 
 def _check_permitted(spec: dict[str, Any]) -> None:

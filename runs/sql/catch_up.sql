@@ -42,13 +42,13 @@ WHERE job_id = ANY (%(jobs)s::uuid[]) ORDER BY job_id FOR UPDATE SKIP LOCKED;
 
 -- name: lock_due_spans
 -- The caller holds the clocks, so no trigger or edit writes a span of these jobs meanwhile.
-SELECT id, job_id, version, from_at, to_at, reason, suspension_id, cursor, made FROM beatkeeper_missed_span
+SELECT id, job_id, version, begins_at, ends_at, reason, suspension_id, cursor, made FROM beatkeeper_missed_span
 WHERE job_id = ANY (%(jobs)s::uuid[]) AND state = 'working' AND next_at <= %(now)s
 ORDER BY id FOR UPDATE;
 
 -- name: lock_open_spans
 -- All spans of the suspension, of jobs whose clocks the caller holds.
-SELECT id, job_id, version, from_at, to_at, reason, suspension_id, cursor, made FROM beatkeeper_missed_span
+SELECT id, job_id, version, begins_at, ends_at, reason, suspension_id, cursor, made FROM beatkeeper_missed_span
 WHERE job_id = ANY (%(jobs)s::uuid[]) AND suspension_id = %(suspension)s AND state = 'open'
 ORDER BY id FOR UPDATE;
 
@@ -59,9 +59,9 @@ ORDER BY id FOR UPDATE;
 -- name: move_spans
 -- Working spans shrink by what was made of them; the times left wait for their pace.
 UPDATE beatkeeper_missed_span span
-SET from_at = new.from_at, to_at = new.to_at, cursor = new.cursor, next_at = new.next_at, made = new.made
-FROM unnest(%(id)s::bigint[], %(from_at)s::timestamptz[], %(to_at)s::timestamptz[], %(cursor)s::timestamptz[],
-            %(next_at)s::timestamptz[], %(made)s::bigint[]) AS new (id, from_at, to_at, cursor, next_at, made)
+SET begins_at = new.begins_at, ends_at = new.ends_at, cursor = new.cursor, next_at = new.next_at, made = new.made
+FROM unnest(%(id)s::bigint[], %(begins_at)s::timestamptz[], %(ends_at)s::timestamptz[], %(cursor)s::timestamptz[],
+            %(next_at)s::timestamptz[], %(made)s::bigint[]) AS new (id, begins_at, ends_at, cursor, next_at, made)
 WHERE span.id = new.id AND span.state = 'working';
 
 -- name: pace_other_spans
@@ -86,7 +86,7 @@ WITH given_up AS (
     WHERE job_id = %(job)s AND done_at IS NULL AND moved_to IS NOT NULL AND planned_at <= %(now)s
     RETURNING job_id, planned_at
 )
-INSERT INTO beatkeeper_missed_span (tenant_id, job_id, version, slice, from_at, to_at, reason, policy, count)
+INSERT INTO beatkeeper_missed_span (tenant_id, job_id, version, slice, begins_at, ends_at, reason, policy, count)
 SELECT job.tenant_id, job.id, job.version, clock.slice, planned_at, planned_at + interval '1 millisecond',
        %(reason)s, 'skip', 1
 FROM given_up
@@ -111,7 +111,7 @@ SELECT EXISTS (SELECT FROM beatkeeper_missed_span WHERE suspension_id = %(suspen
 
 -- name: uncounted_spans
 -- Spans whose planned times nobody has counted yet.
-SELECT id, job_id, version, from_at, to_at, reason, suspension_id, cursor, made FROM beatkeeper_missed_span
+SELECT id, job_id, version, begins_at, ends_at, reason, suspension_id, cursor, made FROM beatkeeper_missed_span
 WHERE slice = ANY (%(slices)s::smallint[]) AND count IS NULL AND state <> 'open'
 LIMIT %(most)s;
 

@@ -90,7 +90,7 @@ WITH chosen AS MATERIALIZED (
     FOR UPDATE SKIP LOCKED
 )
 UPDATE beatkeeper_dead_letter dead
-SET decision = 'dismissed', decided_at = %(now)s, decided_by = %(by)s, note = %(note)s, redrive_id = NULL
+SET decision = 'dismissed', decided_at = %(now)s, decided_by = %(by)s, reason = %(reason)s, redrive_id = NULL
 FROM chosen WHERE dead.run_id = chosen.run_id AND dead.decision = ''
 RETURNING dead.run_id;
 

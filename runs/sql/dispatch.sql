@@ -133,7 +133,8 @@ FROM renamed WHERE queue.id = renamed.id;
 -- SKIP LOCKED leaves out what somebody cancels, releases or claims at this moment.
 SELECT best.ctid, best.tenant_id, best.rank, best.target_key,
        CASE WHEN gate.max_running IS NOT NULL THEN best.job_id END,
-       {{held_by(best, job)}}, CASE WHEN %(need_tags)s THEN job.tags::text END, best.id::text
+       {{held_by(best, job)}}, CASE WHEN %(need_jobs)s THEN job.id END, CASE WHEN %(need_jobs)s THEN job.tags::text END,
+       best.id::text
 FROM unnest(%(tenants)s::int[], %(ranks)s::bigint[], %(ids)s::uuid[], %(counts)s::int[])
     AS queue (tenant_id, rank, run_id, count)
 CROSS JOIN LATERAL (

@@ -92,8 +92,10 @@ WITH chosen AS MATERIALIZED (
     SELECT best.id, wanted.tenant_id
     FROM unnest(%(tenants)s::int[], %(counts)s::int[]) AS wanted (tenant_id, count)
     CROSS JOIN LATERAL (
+        -- Its state is not asked, which a constraint ties to the column: the planner, whose statistics show few blocked
+        -- runs, would as soon read all of these and sort them.
         SELECT live.id FROM beatkeeper_live_run live
-        WHERE live.budget_tenant = wanted.tenant_id AND live.state = 'blocked'
+        WHERE live.budget_tenant = wanted.tenant_id
         ORDER BY live.rank LIMIT wanted.count
         -- A retry that a person starts or cancels at this moment is theirs, and the next one takes its token.
         FOR UPDATE SKIP LOCKED
@@ -227,7 +229,7 @@ WITH known AS MATERIALIZED (
 ), locked AS MATERIALIZED (
     SELECT live.id FROM beatkeeper_live_run live
     JOIN known ON known.pool_id = live.pool_id AND known.key = live.target_key
-              AND (known.tenant_id IS NULL OR known.tenant_id = live.tenant_id)
+              AND {{serves(known, live.tenant_id)}}
     -- SKIP LOCKED: one that is being cancelled, or released by another scheduler, is theirs.
     WHERE live.state = 'blocked' AND live.reason = 'unknown_target'
       AND live.job_id = ANY (%(jobs)s::uuid[])
@@ -284,6 +286,10 @@ SELECT EXISTS (SELECT FROM beatkeeper_run_request WHERE applied_at IS NULL);
 -- Requests of long ago: their keys are free again.
 DELETE FROM beatkeeper_run_request WHERE requested_at < %(before)s AND applied_at IS NOT NULL;
 
+-- name: purge_allowances
+-- What server processes took of limits in past minutes.
+DELETE FROM beatkeeper_allowance WHERE minute < %(before)s;
+
 -- name: purge_workers
 -- Incarnations that ended long ago.
 DELETE FROM beatkeeper_worker_node WHERE state IN ('lost', 'left') AND last_beat_at < %(before)s;
@@ -299,7 +305,7 @@ WITH nodes AS MATERIALIZED (
     WHERE live.state = 'queued' AND live.queued_at < %(now)s - make_interval(secs => %(lease)s)
       AND EXISTS (SELECT FROM nodes WHERE nodes.pool_id = live.pool_id)
       AND NOT EXISTS (SELECT FROM nodes WHERE nodes.pool_id = live.pool_id
-                      AND (nodes.tenant_id IS NULL OR nodes.tenant_id = live.tenant_id)
+                      AND {{serves(nodes, live.tenant_id)}}
                       AND live.target_key = ANY (nodes.known_targets))
     ORDER BY live.id LIMIT 1000 FOR UPDATE OF live SKIP LOCKED
 )

@@ -17,12 +17,27 @@ FROM beatkeeper_job_version version JOIN beatkeeper_pool pool ON pool.id = %(poo
 WHERE version.job_id = %(job_id)s AND version.version = %(version)s;
 
 -- name: target_is_known
--- By a living worker of the pool that runs for the tenant: one with a tenant's key takes runs of that tenant alone.
+-- By a living worker of the pool that runs for the tenant.
 SELECT EXISTS (
     SELECT FROM beatkeeper_worker_node worker
-    WHERE worker.pool_id = %(pool)s AND (worker.tenant_id IS NULL OR worker.tenant_id = %(tenant)s)
+    WHERE worker.pool_id = %(pool)s AND {{serves(worker, %(tenant)s)}}
       AND %(target)s::text = ANY (worker.known_targets) AND {{living_worker(worker, now())}}
 ) AS known;
+
+-- name: known_targets
+-- What the living workers of a pool know that run for a tenant, or with NULL for any; with none alive, the latest ones.
+WITH node AS (
+    SELECT worker.known_targets, worker.last_beat_at, {{living_worker(worker, now())}} AS live
+    FROM beatkeeper_worker_node worker
+    WHERE worker.pool_id = %(pool)s AND (%(tenant)s::int IS NULL OR {{serves(worker, %(tenant)s)}})
+), asked AS (
+    SELECT known_targets FROM node WHERE live
+    UNION ALL
+    (SELECT known_targets FROM node WHERE NOT EXISTS (SELECT FROM node WHERE live)
+     ORDER BY last_beat_at DESC LIMIT %(latest)s)
+)
+SELECT EXISTS (SELECT FROM node WHERE live) AS live,
+       ARRAY(SELECT DISTINCT unnest(asked.known_targets) FROM asked) AS names;
 
 -- name: insert_requested_run
 -- A run nobody planned. No row comes back when its id is taken: an error, never ignored.
@@ -69,7 +84,7 @@ RETURNING id;
 SELECT wanted.pool_id, wanted.tenant_id, coalesce(queue.reason, '') AS reason, clock_timestamp() AS now,
        EXISTS (SELECT FROM beatkeeper_worker_node worker
                WHERE worker.pool_id = wanted.pool_id AND {{living_worker(worker, clock_timestamp())}}
-                 AND (worker.tenant_id IS NULL OR worker.tenant_id = wanted.tenant_id)) AS served,
+                 AND {{serves(worker, wanted.tenant_id)}}) AS served,
        EXISTS (SELECT FROM beatkeeper_suspension suspension WHERE suspension.settled_at IS NULL) AS suspensions
 FROM unnest(%(pools)s::int[], %(tenants)s::int[]) AS wanted (pool_id, tenant_id)
 LEFT JOIN beatkeeper_queue queue ON queue.pool_id = wanted.pool_id AND queue.tenant_id = wanted.tenant_id;

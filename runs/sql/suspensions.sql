@@ -2,7 +2,7 @@
 
 -- name: unsettled_suspensions
 -- Every suspension that has begun by then and is not settled: few, however many there ever were.
-SELECT id, kind, effect, tenant_id, pool_id, tag_name, tag_value, begins_at, least(lifted_at, ends_at), note,
+SELECT id, kind, effect, tenant_id, pool_id, job_id, tag_name, tag_value, begins_at, least(lifted_at, ends_at), reason,
        public_id
 FROM beatkeeper_suspension
 WHERE settled_at IS NULL AND begins_at <= %(until)s

@@ -67,7 +67,7 @@ SELECT EXISTS (SELECT FROM beatkeeper_override);
 
 -- name: changes_of_clocks
 -- Single planned times that somebody skipped or moved, of clocks that are locked.
-SELECT change.job_id, change.id, change.planned_at, change.moved_to, change.created_by, change.note,
+SELECT change.job_id, change.id, change.planned_at, change.moved_to, change.created_by, change.reason,
        change.done_at IS NOT NULL
 FROM unnest(%(jobs)s::uuid[], %(due_at)s::timestamptz[]) AS clock (job_id, due_at)
 JOIN beatkeeper_override change
@@ -139,20 +139,20 @@ WHERE suspension.settled_at IS NULL ORDER BY suspension.id FOR SHARE OF suspensi
 
 -- name: extend_open_spans
 -- Spans that go on with the planned time that was to follow, of the same version and under the same suspension.
-UPDATE beatkeeper_missed_span span SET to_at = new.to_at, cursor = new.cursor
-FROM unnest(%(job_id)s::uuid[], %(suspension_id)s::int[], %(version)s::int[], %(from_at)s::timestamptz[],
-            %(to_at)s::timestamptz[], %(cursor)s::timestamptz[])
-    AS new (job_id, suspension_id, version, from_at, to_at, cursor)
+UPDATE beatkeeper_missed_span span SET ends_at = new.ends_at, cursor = new.cursor
+FROM unnest(%(job_id)s::uuid[], %(suspension_id)s::int[], %(version)s::int[], %(begins_at)s::timestamptz[],
+            %(ends_at)s::timestamptz[], %(cursor)s::timestamptz[])
+    AS new (job_id, suspension_id, version, begins_at, ends_at, cursor)
 WHERE span.job_id = new.job_id AND span.suspension_id = new.suspension_id AND span.state = 'open'
-    AND span.version = new.version AND span.cursor = new.from_at
-RETURNING new.job_id, new.from_at;
+    AND span.version = new.version AND span.cursor = new.begins_at
+RETURNING new.job_id, new.begins_at;
 
 -- name: insert_missed_spans
 -- Planned times that got no run of their own, and why (promise 3).
 INSERT INTO beatkeeper_missed_span
-    (tenant_id, job_id, version, slice, from_at, to_at, reason, policy, state, suspension_id, cursor, next_at, count)
+    (tenant_id, job_id, version, slice, begins_at, ends_at, reason, policy, state, suspension_id, cursor, next_at, count)
 SELECT * FROM unnest(%(tenant_id)s::int[], %(job_id)s::uuid[], %(version)s::int[], %(slice)s::smallint[],
-                     %(from_at)s::timestamptz[], %(to_at)s::timestamptz[], %(reason)s::text[], %(policy)s::text[],
+                     %(begins_at)s::timestamptz[], %(ends_at)s::timestamptz[], %(reason)s::text[], %(policy)s::text[],
                      %(state)s::text[], %(suspension_id)s::int[], %(cursor)s::timestamptz[], %(next_at)s::timestamptz[],
                      %(number)s::bigint[]);
 
@@ -163,7 +163,7 @@ SELECT id FROM beatkeeper_job WHERE id = ANY (%(jobs)s::uuid[]) ORDER BY id FOR 
 
 -- name: finish_jobs
 -- Jobs whose schedule has no further time.
-UPDATE beatkeeper_job SET status = 'finished', status_note = 'The schedule has no further time.',
+UPDATE beatkeeper_job SET status = 'finished', status_reason = 'The schedule has no further time.',
     status_by = 'scheduler', status_at = clock_timestamp(), updated_at = clock_timestamp()
 WHERE id = ANY (%(jobs)s::uuid[]) AND status = 'active';
 
@@ -171,7 +171,7 @@ WHERE id = ANY (%(jobs)s::uuid[]) AND status = 'active';
 -- A job that cannot be planned stops here, with the reason and its audit entry; the others go on.
 WITH unrunnable AS (
     -- It stands still from the end of what is recorded on: a later instant would leave times without an outcome.
-    UPDATE beatkeeper_job SET status = 'unrunnable', status_note = %(note)s, status_by = 'scheduler',
+    UPDATE beatkeeper_job SET status = 'unrunnable', status_reason = %(reason)s, status_by = 'scheduler',
         status_at = %(end)s::timestamptz - interval '1 millisecond', updated_at = clock_timestamp()
     WHERE id = %(job)s
     RETURNING id, tenant_id
@@ -181,5 +181,5 @@ WITH unrunnable AS (
 INSERT INTO beatkeeper_audit_entry
     (tenant_id, actor_kind, actor, action, object_type, object_id, before, after, reason, request_id)
 SELECT tenant_id, 'system', 'scheduler', 'job.unrunnable', 'job', id::text, '{"status": "active"}',
-       jsonb_build_object('status', 'unrunnable', 'status_note', %(note)s::text), %(note)s, ''
+       jsonb_build_object('status', 'unrunnable', 'status_reason', %(reason)s::text), %(reason)s, ''
 FROM unrunnable;

@@ -179,7 +179,7 @@ class VisiblePlatform:
                 "since": moment(suspension.begins_at),
                 "until": moment(suspension.ends_at) if suspension.ends_at else "",
                 "by": suspension.maker,
-                "note": suspension.note,
+                "reason": suspension.reason,
             }
             for suspension in found.order_by("-begins_at")[:LISTED]
         ]
@@ -219,5 +219,7 @@ class VisiblePlatform:
 
     def own_problems(self) -> list[dict[str, str]]:
         unrunnable = self.own(Job.objects.present().filter(status=JobStatus.UNRUNNABLE))
-        do = "correct what the note names, then resume it"
-        return [{"what": f"{job} is unrunnable: {job.status_note}", "do": do} for job in unrunnable[:LISTED]]
+        do = "correct what the reason names, then resume it"
+        return [
+            {"what": f"{job} is unrunnable: {job.status_reason}", "do": do} for job in unrunnable[:LISTED]
+        ]

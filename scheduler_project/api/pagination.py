@@ -2,6 +2,7 @@
 
 import base64
 import json
+from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -11,12 +12,12 @@ from rest_framework.pagination import BasePagination
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from jobs.validation.checks import invalid
+from jobs.api.requests import read_limit
+from jobs.validation.checks import invalid, is_storable
 from jobs.validation.schema import Schema, number, obj, text
 
 DEFAULT_LIMIT, MAX_LIMIT = 50, 200
 PAGING = ("limit", "cursor")
-CURSORS = ("next_cursor", "previous_cursor")
 CURSOR_HINT = "follow `next` and `previous` as they are"
 
 
@@ -31,7 +32,7 @@ class NewestFirst(BasePagination):
 
     def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> list[Any]:
         self.request, self.keys = request, view.newest_first
-        limit = _limit(request.query_params.get("limit"))
+        limit = read_limit(request, DEFAULT_LIMIT, MAX_LIMIT)
         backwards, position = _position(request.query_params.get("cursor"), queryset.model, self.keys)
         if position:
             queryset = queryset.filter(_beyond(self.keys, position, "gt" if backwards else "lt"))
@@ -54,15 +55,21 @@ class NewestFirst(BasePagination):
     def get_paginated_response_schema(self, schema: Schema) -> Schema:
         link = text(format="uri", nullable=True)
         name = schema["items"]["$ref"].rpartition("/")[2]
-        cursors = dict.fromkeys(CURSORS, text("The same place, as `cursor`.", nullable=True))
-        fields = {"results": schema, "next": link, "previous": link, **cursors}
-        return obj(fields, title=f"Paginated{name}List")
+        cursor = text("The same place, as `cursor`.", nullable=True)
+        links = {"next": link, "previous": link}
+        cursors = {"next_cursor": cursor, "previous_cursor": cursor}
+        return obj({"results": schema, **links, **cursors}, title=f"Paginated{name}List")
 
     def get_paginated_response(self, data: Any) -> Response:
-        places = (self.older, self.newer)
-        links = [place and self._url(self.request, place) for place in places]
-        pages = zip(("next", "previous", *CURSORS), (*links, *places), strict=True)
-        return Response({"results": data, **dict(pages)})
+        return Response(
+            {
+                "results": data,
+                "next": self._link(self.older),
+                "previous": self._link(self.newer),
+                "next_cursor": self.older,
+                "previous_cursor": self.newer,
+            }
+        )
 
     def _cursor(self, edge: int) -> str:
         row = self.page[edge]
@@ -71,18 +78,12 @@ class NewestFirst(BasePagination):
         text = json.dumps(["newer" if edge == 0 else "older", *values], separators=(",", ":"))
         return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
-    def _url(self, request: Request, cursor: str) -> str:
-        parts = urlsplit(request.build_absolute_uri())
+    def _link(self, cursor: str | None) -> str | None:
+        if cursor is None:
+            return None
+        parts = urlsplit(self.request.build_absolute_uri())
         query = [(n, v) for n, v in parse_qsl(parts.query, keep_blank_values=True) if n != "cursor"]
         return urlunsplit(parts._replace(query=urlencode([*query, ("cursor", cursor)])))
-
-
-def _limit(given: str | None) -> int:
-    if given is None:
-        return DEFAULT_LIMIT
-    if not (given.isascii() and given.isdigit() and len(given) <= 3 and 1 <= int(given) <= MAX_LIMIT):
-        raise invalid("limit", f"{given[:20]!r} is not a page size", f"1 to {MAX_LIMIT}")
-    return int(given)
 
 
 def _position(cursor: str | None, model: type[Model], keys: tuple[str, ...]) -> tuple[bool, list[Any]]:
@@ -94,10 +95,18 @@ def _position(cursor: str | None, model: type[Model], keys: tuple[str, ...]) -> 
         if direction not in ("newer", "older") or not all(isinstance(value, str) for value in values):
             raise ValueError(cursor)
         fields = [model._meta.get_field(key) for key in keys]
-        read = [field.to_python(value) for field, value in zip(fields, values, strict=True)]  # type: ignore[union-attr]
+        read = [_key(field, value) for field, value in zip(fields, values, strict=True)]
     except (ValueError, TypeError, ValidationError, RecursionError):
         raise invalid("cursor", "is not a place in this list", CURSOR_HINT, "unknown_cursor") from None
     return direction == "newer", read
+
+
+def _key(field: Any, value: str) -> Any:
+    """Read a key as we write it: an instant in UTC, a text that a row can have."""
+    read = field.to_python(value)
+    if isinstance(read, datetime) and read.utcoffset() != timedelta(0) or not is_storable(value):
+        raise ValueError(value)
+    return read
 
 
 def _beyond(keys: tuple[str, ...], values: list[Any], comparison: str) -> Q:

@@ -33,7 +33,7 @@ class JsonBody(BaseParser):
             raise BodyTooLarge(settings.DATA_UPLOAD_MAX_MEMORY_SIZE)
         try:
             text = body.decode("utf-8-sig")
-            value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_refuse_twice)
+            value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_read_object)
             errors = list(islice(unstorable(value), MAX_ERRORS))
         except UnicodeDecodeError as error:
             raise exceptions.ParseError(f"the body is not UTF-8 at byte {error.start}") from None
@@ -52,7 +52,7 @@ class JsonBody(BaseParser):
 
 
 class JsonAlways(BaseContentNegotiation):
-    """Answer in JSON, whatever the Accept header says."""
+    """Read a body by its Content-Type, and answer in JSON whatever the Accept header says."""
 
     def select_parser(self, request: Request, parsers: Any) -> Any:
         given = request.content_type.partition(";")[0].strip().lower()
@@ -88,7 +88,7 @@ def _refuse_constant(name: str) -> None:
     raise exceptions.ParseError(f"the body is not JSON: {name} is no number in JSON")
 
 
-def _refuse_twice(pairs: list[tuple[str, Any]]) -> Json:
+def _read_object(pairs: list[tuple[str, Any]]) -> Json:
     """Build an object, and refuse one in which a name is given twice: which of the two is meant cannot be known."""
     found = dict(pairs)
     if len(found) < len(pairs):

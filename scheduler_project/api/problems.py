@@ -12,6 +12,9 @@ from rest_framework import exceptions
 from rest_framework.response import Response
 
 from auditlog.context import current
+from jobs.access.limiter import LimitExceeded
+from jobs.api.authentication import CHALLENGE
+from jobs.api.throttling import headers_of
 from jobs.errors import (
     BodyTooLarge,
     ChangedMeanwhile,
@@ -20,6 +23,7 @@ from jobs.errors import (
     InvalidInput,
     KeyReused,
     Missing,
+    Unauthenticated,
     UnsupportedBody,
 )
 from scheduler_project.sdk.errors import LedgerRefused, LedgerUnavailable
@@ -29,12 +33,14 @@ logger = logging.getLogger(__name__)
 PROBLEM_TYPE = "application/problem+json"
 STATUS: tuple[tuple[type[DomainError], int], ...] = (
     (InvalidInput, 400),
+    (Unauthenticated, 401),
     (Missing, 404),
     (Conflict, 409),
     (ChangedMeanwhile, 412),
     (BodyTooLarge, 413),
     (UnsupportedBody, 415),
     (KeyReused, 422),
+    (LimitExceeded, 429),
     (DomainError, 400),
 )
 CODES = {
@@ -61,8 +67,11 @@ HINTS = {
 
 def problem(error: Exception, context: Any = None) -> Response | None:
     """Turn every refusal into one form. None means our own mistake, which Django reports."""
+    if isinstance(error, LimitExceeded):
+        wait = {"Retry-After": str(error.standing.seconds)}
+        return _response(_refusal(error), {**wait, **headers_of([error.standing])})
     if isinstance(error, DomainError):
-        return _response(_refusal(error))
+        return _response(_refusal(error), _challenge(error))
     if isinstance(error, (OperationalError, InterfaceError, LedgerUnavailable)):
         logger.exception("the database is not available")
         return _response(problem_body(503, "the database is not available"), {"Retry-After": "5"})
@@ -75,6 +84,10 @@ def problem(error: Exception, context: Any = None) -> Response | None:
     if isinstance(error, exceptions.APIException):
         return _framework_refusal(error)
     return None
+
+
+def _challenge(error: DomainError) -> dict[str, str]:
+    return {"WWW-Authenticate": CHALLENGE} if isinstance(error, Unauthenticated) else {}
 
 
 def _refusal(error: DomainError) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from scheduler_project import schema_history
 from scheduler_project.doctor.findings import Findings, age, counted, fine, fine_unless_found, note, problem
 from scheduler_project.sdk.ledger import clock_skew
 from scheduler_project.sdk.ledger.clock_skew import RoundTrip
+from scheduler_project.standalone.state import kept_settings
 
 MIN_VERSION = 14
 LONG_TRANSACTION_SECONDS = 300
@@ -31,9 +32,8 @@ def reachable() -> Findings:
         major = connection.cursor().connection.info.server_version // 10_000
     except DatabaseError as error:
         where, why = address_of(settings.DATABASE_URL), first_line(error)
-        yield problem(
-            f"the database at {where} does not answer: {why}", "start PostgreSQL, or correct DATABASE_URL"
-        )
+        do = "run `make up`" if is_of_make_up() else "start PostgreSQL, or correct DATABASE_URL"
+        yield problem(f"the database at {where} does not answer: {why}", do)
         return
     milliseconds = (time.monotonic() - started) * 1000
     yield fine(f"PostgreSQL {major} at {address_of(settings.DATABASE_URL)} answers in {milliseconds:.0f} ms")
@@ -45,6 +45,13 @@ def is_reachable() -> bool:
     with suppress(DatabaseError):
         connection.ensure_connection()
         return True
+    return False
+
+
+def is_of_make_up() -> bool:
+    """Say whether the database is the one that `make up` of this checkout starts."""
+    with suppress(OSError):
+        return kept_settings(settings.BASE_DIR).get("DATABASE_URL") == settings.DATABASE_URL
     return False
 
 

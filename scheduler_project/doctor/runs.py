@@ -161,10 +161,10 @@ def unrunnable_jobs() -> Findings:
     if not (count := unrunnable.count()):
         return
     shown = unrunnable.select_related("tenant")[:SHOWN]
-    named = "; ".join(f"{job.tenant}/{job.name}: {job.status_note}" for job in shown)
+    named = "; ".join(f"{job.tenant}/{job.name}: {job.status_reason}" for job in shown)
     yield problem(
         f"{counted(count, 'job is', 'jobs are')} unrunnable: {named}",
-        "correct what the note names in the job, then resume it",
+        "correct what the reason names in the job, then resume it",
     )
 
 

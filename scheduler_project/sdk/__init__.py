@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .host.requested_run import RequestedRun as RequestedRun
     from .outcomes import PermanentError as PermanentError
 
+__version__ = "0.1.0"
 MODULES = {
     "Beatkeeper": "app",
     "BeatkeeperError": "errors",

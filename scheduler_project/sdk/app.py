@@ -16,6 +16,7 @@ from celery import Celery
 from celery.app.task import Task
 from celery.local import Proxy
 
+from . import __version__
 from .declarations.checks import InvalidDeclaration, text_of, with_texts
 from .declarations.job_options import JobOptions, declaration, refuse_unknown_options
 from .declarations.task_options import policy_of_task, timeout_of_task
@@ -280,6 +281,7 @@ class Beatkeeper:
             ledger_url=self.ledger_url,
             log_store_url=self._log_store_url or f"file://{self.spool_folder.absolute()}/logs",
             known_targets=self.targets.known(),
+            version=__version__,
             region=self._region,
             lease=lease,
             beat=beat,

@@ -7,6 +7,7 @@ such a thread has no database connection yet.
 import asyncio
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
 from typing import IO, Any
 
 from django.conf import settings
@@ -24,7 +25,7 @@ from django.http import (
 from django.urls import set_script_prefix
 
 from jobs.errors import BodyTooLarge
-from runs.api.worker_protocol import GzipBody
+from runs.api.worker_protocol import GzipBody, UnreadBody
 from scheduler_project.api.problems import PROBLEM_TYPE, problem_body
 from scheduler_project.server.threads import QueueFull, Threads
 
@@ -37,6 +38,7 @@ BODY_SECONDS = 30.0
 MAX_ADDRESS = 8190
 SPOOLED_FROM = 256 * 1024
 WORKERS, HEALTH = "/api/v1/worker/", "/health"
+UPLOADS = f"{WORKERS}logs/"
 
 
 class RequestHandler(ASGIHandler):
@@ -61,16 +63,22 @@ class RequestHandler(ASGIHandler):
         try:
             await self.send_response(response, send)
         finally:
-            await threads.run(response.close)
+            await threads.go_on(response.close)
 
     async def _respond(self, scope: Scope, receive: Receive, threads: Threads) -> HttpResponseBase:
         if len(scope["raw_path"]) + len(scope["query_string"]) > MAX_ADDRESS:
             return refusal(414, f"the address is longer than {MAX_ADDRESS} characters")
         try:
+            if scope["path"].startswith(UPLOADS):
+                # A body that is refused for its key is not read: until it is, the client's `Expect` is not answered.
+                response = await threads.run(self._call, scope, UnreadBody(), 1)
+                if response.status_code != HTTPStatus.CONTINUE:
+                    response["Connection"] = "close"
+                    return response
             with tempfile.SpooledTemporaryFile(SPOOLED_FROM) as body:
                 async with asyncio.timeout(BODY_SECONDS):
-                    await read_into(body, receive, max_body(scope["path"]))
-                return await threads.run(self._call, scope, body)
+                    length = await read_into(body, receive, max_body(scope["path"]))
+                return await threads.run(self._call, scope, body, length)
         except TimeoutError:
             return refusal(408, f"the body did not arrive within {BODY_SECONDS:.0f} s")
         except BodyTooLarge as error:
@@ -78,10 +86,13 @@ class RequestHandler(ASGIHandler):
         except QueueFull:
             return refusal(503, "too many requests wait for an answer", code="busy")
 
-    def _call(self, scope: Scope, body: IO[bytes]) -> HttpResponseBase:
+    def _call(self, scope: Scope, body: IO[bytes], length: int) -> HttpResponseBase:
         set_script_prefix("/")
         signals.request_started.send(sender=self.__class__, scope=scope)
         request, refused = self.create_request(scope, body)
+        if request is not None:
+            # One that came in chunks has no such header, and the framework would take it for empty.
+            request.META["CONTENT_LENGTH"] = str(length)
         response = self.get_response(request) if request is not None else refused or HttpResponseBadRequest()
         if not response.streaming:
             # Here and not after it was sent: it ends what this thread holds, its database connection among others.
@@ -89,7 +100,7 @@ class RequestHandler(ASGIHandler):
         return response
 
 
-async def read_into(body: IO[bytes], receive: Receive, limit: int) -> None:
+async def read_into(body: IO[bytes], receive: Receive, limit: int) -> int:
     more = True
     while more:
         message = await receive()
@@ -99,12 +110,14 @@ async def read_into(body: IO[bytes], receive: Receive, limit: int) -> None:
         if body.tell() > limit:
             raise BodyTooLarge(limit)
         more = message.get("more_body", False)
+    length = body.tell()
     body.seek(0)
+    return length
 
 
 def max_body(path: str) -> int:
     """Return how long a body may be: a worker uploads the log of an attempt, which may not be compressible."""
-    if path.startswith(WORKERS):
+    if path.startswith(UPLOADS):
         return GzipBody.max_bytes
     limit: int = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
     return limit

@@ -25,8 +25,12 @@ class Threads:
         self._free = THREADS + MAX_WAITING
 
     async def run(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        if self._free == 0:
+        if self._free <= 0:
             raise QueueFull
+        return await self.go_on(function, *args, **kwargs)
+
+    async def go_on(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the rest of what was let in: it waits, however many wait, and is not refused halfway."""
         self._free -= 1
         try:
             work = self._executor.submit(function, *args, **kwargs)
@@ -37,5 +41,5 @@ class Threads:
     async def iterate(self, parts: Iterator[Any]) -> AsyncIterator[Any]:
         """Take a thread for each part only, not for the time in which the client reads it."""
         end = object()
-        while (part := await self.run(next, parts, end)) is not end:
+        while (part := await self.go_on(next, parts, end)) is not end:
             yield part

@@ -86,7 +86,7 @@ def specs(public_url: str, now: datetime) -> list[dict[str, Any]]:
                 "kind": "command",
                 "argv": ["sh", "-c", "for i in $(seq 120); do echo step $i of 120; sleep 5; done"],
             },
-            "schedule": {"every": 900, "start": soon},
+            "schedule": {"every": 900, "begins_at": soon},
             "timeout": 1800,
             "overlap": "skip",
         },

@@ -28,6 +28,7 @@ NAMES = [
         "recovery",
         "degraded",
         "api",
+        "slow_clients",
     )
     if (HERE / f"{name}.py").exists()
 ]
@@ -69,7 +70,7 @@ def first_line(module: ModuleType) -> str:
 def show_choice() -> None:
     say("make bench NAME=…, one of these, several in quotes, or all:")
     for name in NAMES:
-        say(f"  {name:9} {first_line(benchmark(name))}")
+        say(f"  {name:12} {first_line(benchmark(name))}")
     say("How large each is, is said by environment variables: docs/contributing/benchmarks.md")
 
 

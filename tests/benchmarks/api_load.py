@@ -11,7 +11,7 @@ async def client(load: dict[str, Any], until: float, number: int) -> list[float]
     reader, writer = await asyncio.open_connection("127.0.0.1", load["port"])
     seconds, count = [], 0
     while time.monotonic() < until:
-        body = (load["body"] or "").replace("%name%", f"{load['name']}-{number}-{count}").encode()
+        body = load["body"].replace("%name%", f"{load['name']}-{number}-{count}").encode()
         count += 1
         began_at = time.perf_counter()
         writer.write(f"{load['head']}Content-Length: {len(body)}\r\n\r\n".encode() + body)

@@ -38,7 +38,7 @@ INSERT INTO beatkeeper_pool (slug, description, exported_tasks, exported_kinds, 
 """
 JOBS = """
 INSERT INTO beatkeeper_job
-        (id, tenant_id, name, description, pool_id, status, status_note, status_by, priority, tags, version)
+        (id, tenant_id, name, description, pool_id, status, status_reason, status_by, priority, tags, version)
     SELECT gen_random_uuid(), (SELECT id FROM beatkeeper_tenant WHERE slug = 'tenant-' || 1 + i %% %(tenants)s),
            'job-' || i, '', (SELECT id FROM beatkeeper_pool), 'active', '', '', 500, '{}', 1
     FROM generate_series(1, %(jobs)s) i;

@@ -50,7 +50,7 @@ INSERT INTO beatkeeper_pool (slug, description, exported_tasks, exported_kinds, 
 # Some every second, some every second and a half, some every two seconds, each at a millisecond of its own.
 STORED = """
 INSERT INTO beatkeeper_job
-        (id, tenant_id, name, description, pool_id, status, status_note, status_by, priority, tags, version)
+        (id, tenant_id, name, description, pool_id, status, status_reason, status_by, priority, tags, version)
     SELECT gen_random_uuid(), (SELECT id FROM beatkeeper_tenant WHERE slug = 'tenant-' || 1 + i %% %(tenants)s),
            'job-' || i, '', (SELECT id FROM beatkeeper_pool WHERE slug = (%(pools)s::text[])[1 + i %% 3]),
            'active', '', '', 500, '{}', 1

@@ -33,7 +33,7 @@ INSERT INTO beatkeeper_pool (id, slug, description, exported_tasks, exported_kin
 # Columns a migration adds have defaults in the database: they need no mention here.
 JOBS = """
 INSERT INTO beatkeeper_job
-        (id, tenant_id, name, description, pool_id, status, status_note, status_by, priority, tags, version)
+        (id, tenant_id, name, description, pool_id, status, status_reason, status_by, priority, tags, version)
     SELECT gen_random_uuid(), CASE WHEN i %% 10 = 0 THEN %(large_tenant)s ELSE 2 + i %% (%(tenants)s - 1) END,
            'job-' || i, '', 1, 'active', '', '', i %% 1001, '{}', 1
     FROM generate_series(1, %(jobs)s) i;

@@ -39,6 +39,7 @@ SMALL = {
         "AFTER_SECONDS": "4",
     },
     "api": {"STORED": "1000", "SECONDS": "1", "REPEATS": "1", "CLIENTS": "2"},
+    "slow_clients": {"SECONDS": "3", "CLIENTS": "2"},
     "recovery": {"LEASE": "4", "TIMES": "1", "LOST_WORKERS": "1"},
 }
 LONGEST_SECONDS = 180

@@ -33,7 +33,7 @@ INSERT INTO beatkeeper_tenant (id, slug, name, weight, allowed_hosts)
 INSERT INTO beatkeeper_pool (id, slug, description, exported_tasks, exported_kinds, shared)
     VALUES (1, 'default', '', '{demo.hello}', '{}', true);
 INSERT INTO beatkeeper_job
-        (id, tenant_id, name, description, pool_id, status, status_note, status_by, priority, tags, version)
+        (id, tenant_id, name, description, pool_id, status, status_reason, status_by, priority, tags, version)
     SELECT gen_random_uuid(), 1 + i %% %(tenants)s, 'job-' || i, '', 1, 'active', '', '', i %% 1001, '{}', 1
     FROM generate_series(1, %(jobs)s) i;
 INSERT INTO beatkeeper_job_version (job_id, version, target, target_key, schedule, timeout_ms, overlap, catch_up,

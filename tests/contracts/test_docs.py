@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.packages import PACKAGES
+from tests.support.pages import CURL, EXECUTED, blocks, steps
 from tests.support.processes import CHECKOUT
 
 MAX_LINE = 100
@@ -14,6 +15,7 @@ MAX_LINE = 100
 MAX_UNWRAPPED = 120
 PAGES = sorted([*(CHECKOUT / "docs").rglob("*.md"), *CHECKOUT.glob("*.md")])
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+API_PAGES = [page for page in PAGES if page.parent.name == "api"]
 UNWRAPPED = re.compile(r" *\||.*://")
 # Paths of the checkout that prose and code name in backticks or plain words.
 NAMED_PAGE = re.compile(r"docs/[\w/-]+\.md")
@@ -55,6 +57,22 @@ def test_no_line_is_too_long(page: Path) -> None:
     wrapped = [line for line in prose(page).splitlines() if not UNWRAPPED.match(line)]
     assert [line for line in wrapped if len(line) > MAX_LINE] == []
     assert [line for line in page.read_text().splitlines() if len(line) > MAX_UNWRAPPED] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
+def test_every_curl_stands_where_it_is_executed(page: Path) -> None:
+    """`tests/system/standalone/test_pages.py` executes the blocks of that language."""
+    elsewhere = [block for block in blocks(page) if CURL.search(block.text) and block.language != EXECUTED]
+    assert list(map(str, elsewhere)) == []
+
+
+@pytest.mark.parametrize("page", API_PAGES, ids=lambda page: page.name)
+def test_a_page_of_the_api_has_requests_and_shows_the_answer_to_each(page: Path) -> None:
+    """And says where address and key come from."""
+    found = steps(page)
+    assert any(CURL.search(step.commands.text) for step in found)
+    assert [str(step.commands) for step in found if step.answer is None] == []
+    assert page.name == "requests.md" or "(requests.md)" in page.read_text()
 
 
 def test_the_index_leads_to_every_page() -> None:

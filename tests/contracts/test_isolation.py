@@ -2,17 +2,16 @@
 
 import json
 import re
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from django.urls import URLPattern, URLResolver, get_resolver
 
 from jobs.models import Calendar, Job, Override, RunRequest, Secret, SuspensionKind
 from runs.models import DeadLetter, MissedSpan, Redrive, Run
 from runs.states import LiveState
+from tests.contracts.addresses import api_addresses
 from tests.support.api_client import Caller
 from tests.support.factories import (
     make_dead,
@@ -30,20 +29,7 @@ pytestmark = pytest.mark.django_db
 METHODS = ("get", "post", "put", "patch", "delete")
 # Part of every name of the other tenant's.
 MARK = "hidden"
-# They are of nobody: the document of the API.
-PUBLIC = {"/api/v1/", "/api/v1/schema", "/api/v1/docs"}
-
-
-def addresses(patterns: list[Any], prefix: str = "/") -> Iterator[str]:
-    for pattern in patterns:
-        here = prefix + re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", str(pattern.pattern))
-        if isinstance(pattern, URLResolver):
-            yield from addresses(pattern.url_patterns, here)
-        elif isinstance(pattern, URLPattern) and here.startswith("/api/v1/") and not here.endswith("$"):
-            yield here
-
-
-ALL = sorted(set(addresses(get_resolver().url_patterns)) - PUBLIC)
+ALL = api_addresses()
 OF_ONE = [address for address in ALL if "{" in address]
 OF_ALL = [address for address in ALL if "{" not in address]
 
@@ -63,14 +49,14 @@ def theirs(rival: Caller) -> dict[str, Any]:
     make_worker(pool, tenant=tenant, name=f"{MARK}-worker")
     job = post_job(tenant, name=f"{MARK}-job", pool=pool.slug, schedule={"every": 3600})
     make_queue(job)
-    span = {"from_at": now() - timedelta(hours=2), "to_at": now() - timedelta(hours=1)}
+    span = {"begins_at": now() - timedelta(hours=2), "ends_at": now() - timedelta(hours=1)}
     MissedSpan.objects.create(
         tenant=tenant, job=job, version=1, reason=f"paused: {MARK}", policy="last", **span
     )
     letter = DeadLetter.objects.get(pk=make_dead(job, error_line=MARK, fingerprint=MARK).pk)
-    pause = make_suspension(tenant=tenant, note=MARK)
+    pause = make_suspension(tenant=tenant, reason=MARK)
     blackout = make_suspension(
-        tenant=tenant, note=MARK, kind=SuspensionKind.BLACKOUT, ends_at=now() + timedelta(hours=1)
+        tenant=tenant, reason=MARK, kind=SuspensionKind.BLACKOUT, ends_at=now() + timedelta(hours=1)
     )
     request = RunRequest.objects.create(
         tenant=tenant, pool=pool, key=MARK, spec={"name": job.name, "input": {}}
@@ -80,7 +66,7 @@ def theirs(rival: Caller) -> dict[str, Any]:
         "number": 1,
         "run_id": make_run(job, LiveState.READY).pk,
         "override_id": Override.objects.create(
-            job=job, planned_at=now() + timedelta(hours=9), note=MARK
+            job=job, planned_at=now() + timedelta(hours=9), reason=MARK
         ).public_id,
         "suspension_id": {"pauses": pause.public_id, "blackouts": blackout.public_id},
         "calendars": Calendar.objects.create(tenant=tenant, name=f"{MARK}-calendar").name,

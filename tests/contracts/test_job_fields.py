@@ -27,7 +27,7 @@ COMPARED = {
 LEFT_OUT = {
     *("id", "job_id", "tenant_id", "pool_id", "calendar_id", "target_key", "secret_names", "anchor_at"),
     "job_fields",
-    *("status", "status_note", "status_by", "status_at", "paused_until"),
+    *("status", "status_reason", "status_by", "status_at", "paused_until"),
     *("created_at", "created_by", "updated_at", "deleted_at"),
 }
 

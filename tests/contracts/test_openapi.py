@@ -4,17 +4,18 @@ import json
 import re
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import patch
 
 import jsonschema
 import pytest
 from django.core.management import call_command
 from django.test import Client
-from django.urls import URLPattern, URLResolver, get_resolver
 from django.utils.module_loading import import_string
 
 from jobs.models import JobStatus
 from jobs.spec.fields import FIELDS
 from runs.states import FinalState, LiveState
+from tests.contracts.addresses import api_addresses
 from tests.support.api_client import Caller
 from tests.support.factories import job_spec, make_finished_run, make_pool, make_tenant, post_job
 
@@ -30,21 +31,8 @@ def test_it_is_valid_and_without_a_warning(tmp_path: Any) -> None:
     call_command("spectacular", validate=True, fail_on_warn=True, file=str(tmp_path / "openapi.yaml"))
 
 
-def paths(patterns: list[Any], prefix: str = "/") -> list[str]:
-    found = []
-    for pattern in patterns:
-        here = prefix + str(pattern.pattern).replace("<str:", "{").replace(">", "}")
-        if isinstance(pattern, URLResolver):
-            found += paths(pattern.url_patterns, here)
-        elif isinstance(pattern, URLPattern):
-            found.append(here)
-    return found
-
-
 def test_every_address_of_the_api_is_described(document: dict[str, Any]) -> None:
-    own = [path for path in paths(get_resolver().url_patterns) if path.startswith("/api/v1/")]
-    served = {path for path in own if path.rpartition("/")[2] not in ("", "schema", "docs", "^.*$")}
-    assert served == set(document["paths"])
+    assert set(api_addresses()) == set(document["paths"])
 
 
 def test_every_operation_has_a_name_a_summary_and_its_refusals(document: dict[str, Any]) -> None:
@@ -134,7 +122,7 @@ def test_answers_require_what_they_always_have(document: dict[str, Any]) -> None
     }
     assert lacking["Job"] == {"warnings", "estimated_start_at"}
     assert lacking["Run"] == set()
-    assert lacking["CronScheduleAnswer"] == {"start", "end", "calendar", "jitter"}
+    assert lacking["CronScheduleAnswer"] == {"begins_at", "ends_at", "calendar", "jitter"}
 
 
 def test_null_is_a_type(document: dict[str, Any]) -> None:
@@ -160,6 +148,18 @@ def test_refusals_are_described_once_for_all_operations(document: dict[str, Any]
     assert "WWW-Authenticate" in responses["Refused401"]["headers"]
     for name in ("Refused429", "Refused503"):
         assert "Retry-After" in responses[name]["headers"]
+
+
+def test_answers_to_requests_that_are_limited_say_what_is_left(document: dict[str, Any]) -> None:
+    limits = {"RateLimit-Policy", "RateLimit"}
+    for method, op in operations(document):
+        [answered, *_] = [found for status, found in op["responses"].items() if status < "300"]
+        limited = op["tags"] != ["worker"] and op["operationId"] != "complete_run"
+        assert limits & set(answered["headers"]) == (limits if limited else set()), (
+            method,
+            op["operationId"],
+        )
+    assert limits < set(document["components"]["responses"]["Refused429"]["headers"])
 
 
 def test_what_is_done_once_says_when_it_was_replayed(document: dict[str, Any]) -> None:
@@ -202,6 +202,15 @@ def test_answers_hold_the_fields_the_document_names(document: dict[str, Any]) ->
 def test_it_is_served_without_a_key() -> None:
     response = Client().get("/api/v1/schema")
     assert response.status_code == 200 and b"openapi: 3" in response.content
+
+
+@pytest.mark.parametrize("query", ["", "?format=json", "?version=2%0d%0a&lang=de"])
+def test_it_is_made_once_however_it_is_asked_for(query: str) -> None:
+    first = Client().get(f"/api/v1/schema{query}")
+    with patch("drf_spectacular.generators.SchemaGenerator.get_schema") as made:
+        again = Client().get(f"/api/v1/schema{query}", headers={"Host": "localhost"})
+    assert not made.called
+    assert again.content.replace(b"http://localhost", b"http://testserver", 1) == first.content
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,21 @@ def test_the_fencing_token_is_never_lowered() -> None:
         LiveRun.objects.filter(pk=live.pk).update(claim_seq=0)
 
 
+def test_a_retry_waits_for_the_budget_of_its_own_tenant_and_nothing_else_does() -> None:
+    job = post_job()
+    held, paused = (make_run(job, LiveState.BLOCKED, reason=reason) for reason in ("retry_budget", "paused"))
+    for live, wrong in (
+        (held, {"budget_tenant": None}),
+        (held, {"budget_tenant": job.tenant_id + 1}),
+        (held, {"reason": "paused"}),
+        (held, {"state": "ready"}),
+        (paused, {"reason": "retry_budget"}),
+        (paused, {"budget_tenant": job.tenant_id}),
+    ):
+        with pytest.raises(IntegrityError, match="live_run_budget_has_tenant"), transaction.atomic():
+            LiveRun.objects.filter(pk=live.pk).update(**wrong)
+
+
 def test_words_fit_their_columns() -> None:
     for words, model, field in (
         (LiveState.values, LiveRun, "state"),

@@ -1,6 +1,7 @@
 """Pins what workers, schedulers and brokers of different versions exchange. A change here is a new version of it."""
 
 from dataclasses import fields
+from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any
 
@@ -52,6 +53,20 @@ def test_every_object_of_the_protocol_is_pinned() -> None:
         if isinstance(kind, type) and kind.__module__ in modules and hasattr(kind, "__dataclass_fields__")
     }
     assert exchanged - {interface.CompletedClaim} <= FIELDS.keys()
+
+
+@pytest.mark.parametrize(
+    "text", ["2026-11-19T06:00:00Z", "2026-11-19t06:00:00z", "2026-11-19T07:00:00+01:00"]
+)
+def test_an_instant_is_read_however_rfc_3339_writes_it(text: str) -> None:
+    assert wire.unpacked(datetime, text) == datetime(2026, 11, 19, 6, tzinfo=timezone.utc)
+
+
+def test_a_whole_number_is_read_however_json_writes_it() -> None:
+    assert wire.unpacked(int, 3.0) == 3
+    for wrong in (3.5, True, "3"):
+        with pytest.raises(wire.InvalidMessage, match="not a whole number"):
+            wire.unpacked(int, wrong)
 
 
 def test_a_wakeup_keeps_its_task_and_its_headers() -> None:

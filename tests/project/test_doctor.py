@@ -72,6 +72,7 @@ def test_an_unreachable_database_is_reported_without_its_password() -> None:
     assert "xyzzy" not in answer.stdout + answer.stderr and "Traceback" not in answer.stderr
 
 
+@pytest.mark.servers
 def test_an_empty_database_wants_migrations_and_nothing_else_is_looked_at() -> None:
     answer = run_doctor(DATABASE_URL=with_database(os.environ["DATABASE_URL"], "postgres"))
     assert answer.returncode == 1
@@ -406,7 +407,10 @@ def test_a_worker_with_the_key_of_another_tenant_serves_nobody_else() -> None:
 @needs_database
 def test_unrunnable_jobs_are_reported_with_their_note() -> None:
     make_job(
-        make_tenant(slug="acme"), name="nightly", status=JobStatus.UNRUNNABLE, status_note="its zone is gone"
+        make_tenant(slug="acme"),
+        name="nightly",
+        status=JobStatus.UNRUNNABLE,
+        status_reason="its zone is gone",
     )
     assert "acme/nightly: its zone is gone" in problems(run_checks.unrunnable_jobs)
 

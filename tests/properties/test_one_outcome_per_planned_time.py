@@ -190,10 +190,13 @@ class JobsAndSchedulers(RuleBasedStateMachine):
         begins=st.integers(0, 3600),
         lasts=st.integers(1, 7200),
         then=st.lists(jumps, min_size=1, max_size=3),
+        one=st.none() | st.integers(0, MOST_JOBS - 1),
     )
-    def stop(self, kind: str, begins: int, lasts: int, then: list[timedelta]) -> None:
+    def stop(self, kind: str, begins: int, lasts: int, then: list[timedelta], one: int | None) -> None:
         begins_at = self.now + timedelta(seconds=begins)
-        spec = {"tag": "team:a", "begins_at": begins_at.isoformat()}
+        jobs = list(self.jobs)
+        scope = {"tag": "team:a"} if one is None else {"job": str(jobs[one % len(jobs)])}
+        spec = {**scope, "begins_at": begins_at.isoformat()}
         spec["ends_at"] = (begins_at + timedelta(seconds=lasts)).isoformat()
         if kind == "catch_up":
             suspensions.create_suspension(SuspensionKind.PAUSE, spec, tenant=self.tenant)
@@ -283,7 +286,7 @@ class JobsAndSchedulers(RuleBasedStateMachine):
         for job, model in self.jobs.items():
             ran = set(Run.objects.filter(job=job, trigger__in=SCHEDULED).values_list("planned_at", flat=True))
             spans = list(
-                MissedSpan.objects.filter(job=job).values_list("from_at", "to_at", "reason", "state")
+                MissedSpan.objects.filter(job=job).values_list("begins_at", "ends_at", "reason", "state")
             )
             # While the job is paused, what was moved into the pause waits for its end as all of it does.
             settled_at = model.present.until if model.paused else self.now
@@ -421,7 +424,7 @@ def test_a_time_moved_into_a_pause_without_planned_times_meets_a_later_schedule(
         history.time_passes_under_watch(timedelta(hours=2))
         history.nothing_ran_that_was_not_planned()
         [model] = history.jobs.values()
-        covering = MissedSpan.objects.filter(to_at__lte=model.present.anchor)
+        covering = MissedSpan.objects.filter(ends_at__lte=model.present.anchor)
         assert not covering.exists(), "the new schedule missed nothing before it"
         history.each_planned_time_has_one_outcome()
     finally:

@@ -80,7 +80,7 @@ def test_a_pass_that_meets_an_edit_of_a_job_comes_wholly_after_it(calendar: Cale
     closing(calendar, noon)()
     with held_open() as first:
         # From noon on: between 12:00 and 12:30 the next time would be of today.
-        later = {**AT_NOON, "cron": "30 12 * * *", "start": noon.isoformat()}
+        later = {**AT_NOON, "cron": "30 12 * * *", "begins_at": noon.isoformat()}
         edit_job(job, {"schedule": later})
         result_after(first, rearm_all)
     assert next_of(job) == noon + DAY + timedelta(minutes=30)

@@ -48,7 +48,7 @@ def planned(job: Job) -> list[datetime]:
 def outcomes(job: Job, times: list[datetime]) -> list[int]:
     """How many runs and spans each of these times has: one is right."""
     runs, spans = planned(job), list(MissedSpan.objects.filter(job=job))
-    return [runs.count(at) + sum(span.from_at <= at < span.to_at for span in spans) for at in times]
+    return [runs.count(at) + sum(span.begins_at <= at < span.ends_at for span in spans) for at in times]
 
 
 def let_pace_pass() -> None:
@@ -151,7 +151,7 @@ class TestSuspensions:
             assert (done.spans, outcomes(job, times)) == (1, [0, 0, 0])
         trigger_due(first, ALL)
         assert outcomes(job, times) == [1, 1, 1]
-        assert MissedSpan.objects.get(job=job, suspension=suspension).to_at == times[1]
+        assert MissedSpan.objects.get(job=job, suspension=suspension).ends_at == times[1]
 
     def test_visits_one_after_the_other_do_not_keep_a_suspension_from_being_lifted(
         self, first: Session, second: Session
@@ -196,7 +196,7 @@ class TestSuspensions:
         )
         result_after(first, lambda: edit_job(job, {"schedule": {"every": 60}}))
         assert outcomes(job, times) == [1, 1, 1]
-        assert MissedSpan.objects.get(job=job, suspension=suspension).to_at == times[1]
+        assert MissedSpan.objects.get(job=job, suspension=suspension).ends_at == times[1]
 
     def test_two_schedulers_settle_a_suspension_once(self, first: Session, second: Session) -> None:
         job, times = make_behind(catch_up={"policy": "last"})

@@ -150,7 +150,7 @@ def test_what_a_dispatch_is_about_to_mark_is_left_alone_by_others(first: Session
     first.execute("BEGIN")
     rank, beginning = BEGINNING
     queue = {"pool": job.pool_id, "tenants": [job.tenant_id], "ranks": [rank], "ids": [beginning]}
-    wanted = {**queue, "counts": [5], "need_tags": False}
+    wanted = {**queue, "counts": [5], "need_jobs": False}
     ((ctid, *_),) = rows(first, "next_ready", wanted)
     assert rows(second, "next_ready", wanted) == []
     with waiting_for(first, lambda: cancel_live_runs(second, [run.pk], "enough")) as cancelling:
@@ -373,7 +373,8 @@ def test_a_pause_that_is_not_committed_suspensions_no_claim_and_makes_none_wait(
     make_run(job, LiveState.QUEUED)
     first.execute("BEGIN")
     first.execute(
-        "INSERT INTO beatkeeper_suspension (kind, effect, tag_name, tag_value, note, begins_at, lifted_by, created_by)"
+        "INSERT INTO beatkeeper_suspension"
+        " (kind, effect, tag_name, tag_value, reason, begins_at, lifted_by, created_by)"
         " VALUES ('pause', 'hold', '', '', '', now(), '', '')"
     )
     assert claim_next(ledger, job) is not None

@@ -80,7 +80,7 @@ def test_a_deletion_that_waits_until_it_has_begun_is_refused() -> None:
     begins = database_now() + timedelta(seconds=1)
     suspension = make_suspension(begins_at=begins)
     with held_open() as holder:
-        edit_suspension(suspension, {"note": "held"})
+        edit_suspension(suspension, {"reason": "held"})
         with waiting_for(holder, lambda: delete_suspension(suspension)) as deletion:
             wait_until(lambda: database_now() > begins, 15, "the suspension to begin")
             holder.execute("COMMIT")
@@ -124,7 +124,7 @@ def test_two_pauses_of_a_pool_make_one() -> None:
     with held_open() as holder:
         pools.pause_pool(pool, "first")
         result_after(holder, lambda: pools.pause_pool(pool, "second"))
-    assert Suspension.objects.get().note == "first"
+    assert Suspension.objects.get().reason == "first"
 
 
 def paused_until_now(job: Job) -> None:
@@ -226,9 +226,9 @@ def test_two_changes_of_one_time_are_one_and_the_last_counts() -> None:
     job = post_job(schedule={"every": 60})
     at = planned(job)
     with held_open() as holder:
-        set_override(job, {"planned_at": at, "skip": True, "note": "first"})
-        result_after(holder, lambda: set_override(job, {"planned_at": at, "skip": True, "note": "last"}))
-    assert Override.objects.get().note == "last"
+        set_override(job, {"planned_at": at, "skip": True, "reason": "first"})
+        result_after(holder, lambda: set_override(job, {"planned_at": at, "skip": True, "reason": "last"}))
+    assert Override.objects.get().reason == "last"
 
 
 @pytest.fixture

@@ -220,7 +220,7 @@ class TestPasses:
         live = make_run(make_job())
         cancel_run(live.run, "enough")
         assert of(emitted, RunsCancelled) == [
-            RunsCancelled(ended=[live.pk], requested=[], reason=Reason.CANCELLED.noted("enough"))
+            RunsCancelled(ended=[live.pk], requested=[], reason=Reason.CANCELLED.with_words("enough"))
         ]
 
     def test_a_job_that_cannot_be_planned_is_reported(self, emitted: list[Event], session: Session) -> None:
@@ -228,7 +228,7 @@ class TestPasses:
         make_due(job, now() - SECOND)
         trigger_due(session, ALL)
         [unrunnable] = of(emitted, JobUnrunnable)
-        assert unrunnable.job_id == job.pk and "cannot be reckoned" in unrunnable.note
+        assert unrunnable.job_id == job.pk and "cannot be reckoned" in unrunnable.reason
 
 
 class TestDeadRuns:

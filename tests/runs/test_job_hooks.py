@@ -77,13 +77,15 @@ def test_those_who_were_there_last_give_the_near_names(
     assert warning.endswith("none is alive")
 
 
-def test_a_job_whose_task_is_gone_says_so_wherever_it_is_looked_at(
+def test_a_job_whose_task_is_gone_says_so_when_it_is_saved_and_explained(
     caller: Caller, pool: Pool, staff: Client
 ) -> None:
     job = create_job(caller.tenant, spec(GONE))
     make_worker(pool, known_targets=[KNOWN])
     said = "no live worker of the pool default knows the task payments.refund"
-    assert caller.get(f"jobs/{job.pk}").json()["warnings"][0].startswith(said)
+    same_task = {"target": {"kind": "celery", "task": GONE, "args": [1]}}
+    assert caller.patch(f"jobs/{job.pk}", same_task).json()["warnings"][0].startswith(said)
+    assert caller.patch(f"jobs/{job.pk}", {"timeout": 5}).json()["warnings"] == []
     obstacles = caller.get(f"jobs/{job.pk}/explain").json()["obstacles"]
     assert [one["detail"].startswith(said) for one in obstacles if one["code"] == "target"] == [True]
     assert "No live worker of the pool default knows" in staff.get(page_of(job)).content.decode()

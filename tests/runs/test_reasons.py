@@ -69,8 +69,8 @@ def test_a_blocked_run_says_what_lets_it_go() -> None:
 
 
 def test_a_note_follows_the_code() -> None:
-    noted = Reason.BLACKOUT.noted("year end: all banks")
-    assert (noted, Reason.BLACKOUT.noted("")) == ("blackout: year end: all banks", "blackout")
+    noted = Reason.BLACKOUT.with_words("year end: all banks")
+    assert (noted, Reason.BLACKOUT.with_words("")) == ("blackout: year end: all banks", "blackout")
     assert (code_of(noted), code_of("retry"), code_of("")) == ("blackout", "retry", "")
     assert describe(noted) == "held by a blackout: year end: all banks"
     assert (describe(""), describe("unheard of")) == ("", "unheard of")

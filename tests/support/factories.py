@@ -25,6 +25,7 @@ from jobs.models import (
 )
 from jobs.services.definition import create_job
 from runs.models import Attempt, Breaker, JobGate, LiveRun, Queue, Run, WorkerNode
+from runs.reasons import Reason
 from runs.states import FinalState, LiveState, Trigger
 from scheduler_project.sdk.ids import attempt_id, created_run_id, run_id
 
@@ -159,6 +160,8 @@ def make_run(
     first = state if state in (LiveState.DELAYED, LiveState.BLOCKED) else LiveState.READY
     if first == LiveState.DELAYED:
         values.setdefault("wake_at", now())
+    if values.get("reason") == Reason.RETRY_BUDGET:
+        values["budget_tenant"] = job.tenant_id
     LiveRun.objects.create(run=run, state=first, **shared, **values)
     for step in _way_to(state):
         LiveRun.objects.filter(run=run).update(**_belongings(step, worker or None, live))

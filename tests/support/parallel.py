@@ -1,4 +1,4 @@
-"""Run the suite in three sessions at once: most of it waits for processes, not for CPUs.
+"""Run the suite in three sessions at once, or its unit tests in two: most of it waits for processes, not for CPUs.
 
 Each session has a name, a database, queues and private servers of its own, as three people's would. What the others
 print follows the first one's.
@@ -17,18 +17,19 @@ from tests.support import leftovers
 CHECKOUT = Path(__file__).resolve().parents[2]
 # Real processes, killed and waited for: two thirds of the time.
 SYSTEM, WORKERS = ("tests/system",), ("tests/sdk", "tests/benchmarks")
-SESSIONS = (SYSTEM, WORKERS, ("tests", *(f"--ignore={folder}" for folder in SYSTEM + WORKERS)))
+SUITE = (SYSTEM, WORKERS, ("tests", *(f"--ignore={folder}" for folder in SYSTEM + WORKERS)))
+UNIT = (("--no-servers", "tests/runs"), ("--no-servers", "tests", "--ignore=tests/runs"))
 DEFAULT_DATABASE = "postgresql://root@127.0.0.1:5432/postgres"
 DEFAULT_BROKER = "amqp://guest:guest@127.0.0.1:5672//"
 
 
-def main() -> int:
-    names = [secrets.token_hex(4) for _ in SESSIONS]
+def main(sessions: tuple[tuple[str, ...], ...]) -> int:
+    names = [secrets.token_hex(4) for _ in sessions]
     with ExitStack() as files:
-        later = [files.enter_context(tempfile.TemporaryFile()) for _ in SESSIONS[1:]]
+        later = [files.enter_context(tempfile.TemporaryFile()) for _ in sessions[1:]]
         running = [
-            subprocess.Popen(command(paths), cwd=CHECKOUT, env=environment(name), stdout=output)
-            for name, paths, output in zip(names, SESSIONS, (None, *later), strict=True)
+            subprocess.Popen(command(options), cwd=CHECKOUT, env=environment(name), stdout=output)
+            for name, options, output in zip(names, sessions, (None, *later), strict=True)
         ]
         try:
             codes = [session.wait() for session in running]
@@ -43,8 +44,8 @@ def main() -> int:
     return max(codes)
 
 
-def command(paths: tuple[str, ...]) -> list[str]:
-    return [sys.executable, "-m", "pytest", "-m", "not chaos", "--durations=12", *paths]
+def command(options: tuple[str, ...]) -> list[str]:
+    return [sys.executable, "-m", "pytest", "-m", "not chaos", "--durations=12", *options]
 
 
 def environment(name: str) -> dict[str, str]:
@@ -57,4 +58,4 @@ def clean_up(name: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(UNIT if "--unit" in sys.argv else SUITE))

@@ -33,6 +33,7 @@ from scheduler_project.sdk.outcomes import LogPointer
 from scheduler_project.sdk.process import processes as kernel
 from scheduler_project.sdk.shared.slot_record import FREE
 from scheduler_project.sdk.shared.slots import SlotTable
+from tests.support.certificates import OwnCA
 from tests.support.factories import make_pool, make_tenant, post_job
 from tests.support.processes import Processes, RealProcess
 from tests.support.sample_tasks import journal
@@ -49,6 +50,15 @@ RECOVERY = 2 * LEASE + 13
 WITNESS = "tests.witnesses"
 POOL = "default"
 AT_ONCE = {"max_attempts": 4, "backoff": "fixed", "base": 0.1, "cap": 0.1}
+# What a worker over HTTPS is not told of the platform.
+NOT_ITS_OWN = (
+    "DJANGO_SETTINGS_MODULE",
+    "DATABASE_URL",
+    "BEATKEEPER_DATABASE_URL",
+    "CELERY_BROKER_URL",
+    "LOG_STORE_URL",
+    "SECRET_KEY",
+)
 
 
 class Worker:
@@ -364,6 +374,17 @@ def django_at(url: str) -> Iterator[None]:
     with patch.dict(connection.settings_dict, there):
         yield
         connection.close()
+
+
+def remote_env(url: str, key: str, ca: OwnCA) -> dict[str, str | None]:
+    """All that a worker over HTTPS is told of the platform."""
+    return {
+        **dict.fromkeys(NOT_ITS_OWN),
+        "BEATKEEPER_URL": url,
+        "BEATKEEPER_API_KEY": key,
+        "BEATKEEPER_CA_FILE": str(ca.ca),
+        "SAMPLE_POOL": "",
+    }
 
 
 def send(number: signal.Signals, *pids: int) -> int:

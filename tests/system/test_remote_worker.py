@@ -23,15 +23,15 @@ from tests.support.processes import Processes, RealProcess
 from tests.support.servers.api import serve
 from tests.support.servers.rabbitmq import PrivateRabbitMQ
 from tests.support.waiting import wait_until
-from tests.system.platform import LEASE, RECOVERY, Platform, Row, Worker, is_dead, our_connection
-
-NOT_ITS_OWN = (
-    "DJANGO_SETTINGS_MODULE",
-    "DATABASE_URL",
-    "BEATKEEPER_DATABASE_URL",
-    "CELERY_BROKER_URL",
-    "LOG_STORE_URL",
-    "SECRET_KEY",
+from tests.system.platform import (
+    LEASE,
+    RECOVERY,
+    Platform,
+    Row,
+    Worker,
+    is_dead,
+    our_connection,
+    remote_env,
 )
 
 
@@ -77,19 +77,8 @@ def key(platform: Platform) -> str:
 
 
 def remote(platform: Platform, api: Api, key: str, ca: OwnCA, **env: str) -> Worker:
-    found: dict[str, Any] = {**address_of(api, key, ca), **env}
+    found: dict[str, Any] = {**remote_env(api.url, key, ca), **env}
     return platform.worker(**found)
-
-
-def address_of(api: Api, key: str, ca: OwnCA) -> dict[str, str | None]:
-    """All that such a worker is told of the platform."""
-    return {
-        **dict.fromkeys(NOT_ITS_OWN),
-        "BEATKEEPER_URL": api.url,
-        "BEATKEEPER_API_KEY": key,
-        "BEATKEEPER_CA_FILE": str(ca.ca),
-        "SAMPLE_POOL": "",
-    }
 
 
 def test_it_does_all_that_a_worker_of_ours_does(
@@ -142,7 +131,7 @@ def test_other_kinds_of_workers_take_runs_over_https_too(
         ],
         "feed": ["scheduler_project.sdk.worker.feed", "-A", "tests.support.sample_tasks"],
     }[kind]
-    env = {**platform.env(), **address_of(api, key, own_ca), "BEATKEEPER_SPOOL_DIR": str(tmp_path / kind)}
+    env = {**platform.env(), **remote_env(api.url, key, own_ca), "BEATKEEPER_SPOOL_DIR": str(tmp_path / kind)}
     worker = processes.python(*command, "-c", "2", "-n", name, env=env, name=kind)
     run = platform.run_of(platform.run_once(task="tests.prints"), "succeeded", timeout=40)
     assert "on stderr" in platform.log_of(run)

@@ -33,8 +33,7 @@ from tests.support.certificates import OwnCA
 from tests.support.factories import make_key, make_pool, make_worker
 from tests.support.processes import Processes
 from tests.system.leaking_tasks import digest
-from tests.system.platform import AT_ONCE, Platform, Worker, our_connection
-from tests.system.test_remote_worker import NOT_ITS_OWN
+from tests.system.platform import AT_ONCE, NOT_ITS_OWN, Platform, Worker, our_connection
 from tests.system.trace_search import Traces
 
 USES = (

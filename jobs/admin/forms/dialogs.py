@@ -115,5 +115,5 @@ def describe_missed(missed: Missed | None) -> str:
     times = f"{missed.count:,} planned {'time' if missed.count == 1 else 'times'}"
     more = "" if missed.exact else "more than "
     runs = f"{missed.runs:,} {'run' if missed.runs == 1 else 'runs'}"
-    span = f"from {missed.from_at:%-d %b %H:%M:%S} to {missed.to_at:%-d %b %H:%M:%S} UTC"
+    span = f"from {missed.first_at:%-d %b %H:%M:%S} to {missed.last_at:%-d %b %H:%M:%S} UTC"
     return f"Missed {more}{times}, {span}. The catch-up policy {missed.policy} creates {runs} for them."

@@ -86,7 +86,8 @@ def _read_date(entry: object, where: str) -> tuple[date, str]:
     except ValueError:
         raise BadSchedule(where, f"{match[0]} does not exist", DATE_HINT) from None
     if not YEARS[0] <= day.year <= YEARS[1]:
-        raise BadSchedule(where, f"{day} is out of range", f"years {YEARS[0]} to {YEARS[1]}", "out_of_range")
+        code = "too_early" if day.year < YEARS[0] else "too_far"
+        raise BadSchedule(where, f"{day} is out of range", f"years {YEARS[0]} to {YEARS[1]}", code)
     return day, name
 
 

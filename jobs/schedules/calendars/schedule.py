@@ -5,7 +5,7 @@ earlier) day on which that time is open. A time of day that is open on none of 2
 date, is left out. Where two times fall together there is one. The clock is that of the schedule's own zone; a one-time
 schedule has none, so it is the calendar's. An interval has no time on the clock to keep: it can only leave out.
 
-`start` and `end` bound a time both as the schedule has it and where it is moved to.
+`begins_at` and `ends_at` bound a time both as the schedule has it and where it is moved to.
 """
 
 from dataclasses import dataclass, field
@@ -39,8 +39,8 @@ class OnCalendar(Schedule):
         return {**(self.base.as_json() or {}), **named}
 
     def first_after(self, after: datetime, anchor: datetime) -> datetime | None:
-        if self.start is not None and after < self.start:
-            after = min(self.start, DOOMSDAY) - MILLISECOND
+        if self.begins_at is not None and after < self.begins_at:
+            after = min(self.begins_at, DOOMSDAY) - MILLISECOND
         if isinstance(self.base, Once):
             at = self._moved_once(self.base)
             return at if at is not None and at > after else None
@@ -68,7 +68,7 @@ class OnCalendar(Schedule):
 def first_open(base: Schedule, working: WorkingTime, after: datetime, anchor: datetime) -> datetime | None:
     found, latest = base.first_after(after, anchor), None
     for _ in range(MAX_CLOSED):
-        if found is None or found > (base.end or DOOMSDAY):
+        if found is None or found > (base.ends_at or DOOMSDAY):
             return None
         latest = latest or found + min(MAX_YEARS, DOOMSDAY - found)
         if found > latest:
@@ -83,7 +83,7 @@ def first_open(base: Schedule, working: WorkingTime, after: datetime, anchor: da
 def last_open(base: Schedule, working: WorkingTime, until: datetime, anchor: datetime) -> datetime | None:
     found = base.last_until(until, anchor)
     for _ in range(MAX_CLOSED):
-        if found is None or found < (base.start or EPOCH):
+        if found is None or found < (base.begins_at or EPOCH):
             return None
         if working.is_open(found):
             return found
@@ -110,7 +110,7 @@ def _last_of_cron(base: Cron, working: WorkingTime, on_closed: str, until: datet
     kept = last_open(base, working, until, until)
     if on_closed == EXCLUDE:
         return kept
-    first_day = reading(base.zone, max(kept or EPOCH, base.start or EPOCH)).date()
+    first_day = reading(base.zone, max(kept or EPOCH, base.begins_at or EPOCH)).date()
     wall = highest_reading(base.zone, until)
     found = _moved(base, working, on_closed == NEXT).last_until(wall, first_day)
     instants = [kept, first_instant(base.zone, found) if found else None]
@@ -119,7 +119,7 @@ def _last_of_cron(base: Cron, working: WorkingTime, on_closed: str, until: datet
 
 def _moved(base: Cron, working: WorkingTime, forward: bool) -> Moved:
     """Bound moved times as Cron bounds its own: from the start on, and up to the end."""
-    before_start = min(base.start or EPOCH, DOOMSDAY) - MILLISECOND
+    before_start = min(base.begins_at or EPOCH, DOOMSDAY) - MILLISECOND
     lowest = highest_reading(base.zone, before_start.replace(microsecond=0)) + SECOND
-    highest = highest_reading(base.zone, min(base.end or DOOMSDAY, DOOMSDAY).replace(microsecond=0))
+    highest = highest_reading(base.zone, min(base.ends_at or DOOMSDAY, DOOMSDAY).replace(microsecond=0))
     return Moved(Moves(working, base.zone, forward), base.pattern, lowest, highest)

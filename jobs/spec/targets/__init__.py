@@ -2,7 +2,7 @@
 
 from itertools import islice
 
-from jobs.errors import MAX_ERRORS, FieldError, refuse_any
+from jobs.errors import MAX_ERRORS, FieldError, InvalidInput, refuse_any
 from jobs.spec.targets.celery import CeleryKind
 from jobs.spec.targets.command import CommandKind
 from jobs.spec.targets.http import HttpKind
@@ -43,6 +43,18 @@ def check_input(given: Json, target: Json) -> None:
         ]
     )
     kind.check_input(given, target)
+
+
+def check_input_of_any_kind(given: Json) -> None:
+    """Refuse an input that no kind of target takes, where it is not known which one would get it."""
+    refusals = []
+    for name in KINDS:
+        try:
+            return check_input(given, {"kind": name})
+        except InvalidInput as refusal:
+            refusals.append(refusal)
+    # The kind whose names they are says best what is wrong.
+    raise min(refusals, key=lambda refusal: refusal.code == "unknown_field")
 
 
 def kind_of(target: Json) -> TargetKind:

@@ -92,7 +92,7 @@ class CommandKind(TargetKind):
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
             hint = 'such as ["--day", "2026-11-19"], appended to those of the job'
             raise invalid("input.argv", f"{abbreviate(words)} is not a list of strings", hint)
-        _refuse_many_words(len(target["argv"]) + len(words), "input.argv")
+        _refuse_many_words(len(target.get("argv", ())) + len(words), "input.argv")
         _refuse_secrets_in_argv(words, "input")
         _read_env(given.get("env", {}), "input.env")
         if not isinstance(stdin := given.get("stdin", ""), str):

@@ -61,8 +61,8 @@ def _settle(
         done.events += written.events
         done.settled += len(settled)
 
-    def give_up(found: TriggerDecision, note: str) -> None:
-        write([spans.given_up(by_job[found.job.id], note)])
+    def give_up(found: TriggerDecision, reason: str) -> None:
+        write([spans.given_up(by_job[found.job.id], reason)])
 
     halve(connection, [_after(suspension, of_job, now) for of_job in by_job.values()], write, give_up)
     # While other sessions have locked all of the jobs, the next step can wait.
@@ -82,7 +82,7 @@ def _after(suspension: SuspensionRow, of_job: Sequence[LockedSpan], now: datetim
             job, span = taken.job, taken.span
             made_up = make_up(
                 job,
-                [Segment(span.from_at, span.to_at)],
+                [Segment(span.begins_at, span.ends_at)],
                 now,
                 span.reason,
                 policy=_policy_after(suspension, job),

@@ -46,28 +46,28 @@ class Settled(NamedTuple):
 def settle_gap(
     connection: Connection,
     job_id: UUID,
-    from_at: datetime,
-    to_at: datetime,
+    begins_at: datetime,
+    ends_at: datetime,
     reason: str,
     policy: str | None = None,
 ) -> Settled:
-    """Settle the planned times of the job's present version in [from_at, to_at); the caller holds its clock.
+    """Settle the planned times of the job's present version in [begins_at, ends_at); the caller holds its clock.
 
     The policy is the job's, unless another is given.
     """
     with connection.transaction():
         while True:  # once more if a suspension that it relied on was lifted at that moment
-            gap = _read_gap(connection, job_id, from_at, to_at, reason, policy)
+            gap = _read_gap(connection, job_id, begins_at, ends_at, reason, policy)
             written = write_runs(connection, [gap.found], gap.suspensions, gap.now, waits=True)
             if not written.left:
                 return gap.settled(written.runs)._replace(events=tuple(written.events))
 
 
 def foresee_gap(
-    connection: Connection, job_id: UUID, from_at: datetime, to_at: datetime, policy: str | None = None
+    connection: Connection, job_id: UUID, begins_at: datetime, ends_at: datetime, policy: str | None = None
 ) -> Settled:
     """Return what `settle_gap` would do now."""
-    gap = _read_gap(connection, job_id, from_at, to_at, "", policy)
+    gap = _read_gap(connection, job_id, begins_at, ends_at, "", policy)
     return gap.settled(sum(1 for at in gap.found.times if not gap.found.is_skipped(at)))
 
 
@@ -86,18 +86,25 @@ class IntervalDecision(NamedTuple):
 
 
 def _read_gap(
-    connection: Connection, job_id: UUID, from_at: datetime, to_at: datetime, reason: str, policy: str | None
+    connection: Connection,
+    job_id: UUID,
+    begins_at: datetime,
+    ends_at: datetime,
+    reason: str,
+    policy: str | None,
 ) -> IntervalDecision:
     now = rows(connection, "session_and_time")[0][1]
     suspensions = read_suspensions(connection, now)
-    (job,) = due_jobs(connection, {job_id: from_at}, suspensions)
-    changes = changes_of(connection, {job_id: from_at}).get(job_id, [])
+    (job,) = due_jobs(connection, {job_id: begins_at}, suspensions)
+    changes = changes_of(connection, {job_id: begins_at}).get(job_id, [])
     try:
-        found = settle_missed(job, to_at, now, reason, suspensions, changes, policy)
-        found.spans = [span._replace(number=counted(job, span.from_at, span.to_at)) for span in found.spans]
-        missed = counted(job, from_at, to_at)
+        found = settle_missed(job, ends_at, now, reason, suspensions, changes, policy)
+        found.spans = [
+            span._replace(number=counted(job, span.begins_at, span.ends_at)) for span in found.spans
+        ]
+        missed = counted(job, begins_at, ends_at)
     except Exception:  # noqa: BLE001 - an unrunnable job is so because this raises
-        found, missed = note_all(job, to_at, reason, changes), MAX_COUNTED
+        found, missed = note_all(job, ends_at, reason, changes), MAX_COUNTED
     return IntervalDecision(now, suspensions, found, missed, policy or job.catch_up.policy)
 
 
@@ -146,9 +153,9 @@ def _work_off(connection: Connection, slices: Collection[int], most: int, done: 
         steps = _steps({one.job.id: one for one in reversed(taken)}.values(), suspensions, done)
         write = partial(_write_steps, connection, steps, stepped)
 
-        def give_up_step(found: TriggerDecision, note: str) -> None:
+        def give_up_step(found: TriggerDecision, reason: str) -> None:
             step = steps[found.job.id]
-            found = spans.given_up([step.taken], note)
+            found = spans.given_up([step.taken], reason)
             steps[found.job.id] = Stepped(step.taken, found, None, step.next_at)
             write([found])
 
@@ -175,7 +182,7 @@ def _steps(
             break
         job, span = one.job, one.span
         assert span.cursor is not None  # noqa: S101 - the database sees to it for working spans
-        rest = Rest(span.from_at, span.to_at, span.cursor, span.made)
+        rest = Rest(span.begins_at, span.ends_at, span.cursor, span.made)
         try:
             step = advance(job, rest, suspensions, done.now)
         except Exception as error:  # as above
@@ -218,7 +225,7 @@ def _count(connection: Connection, slices: Collection[int], done: CaughtUp) -> N
     end, counts = time.monotonic() + COUNTING_SECONDS, {}
     for span, job in spans.with_jobs(connection, [spans.SpanRow(*row) for row in found]):
         try:
-            counts[span.id] = span.made + counted(job, span.from_at, span.to_at)
+            counts[span.id] = span.made + counted(job, span.begins_at, span.ends_at)
         except Exception:  # noqa: BLE001 - of a schedule that cannot be read any more
             counts[span.id] = 1
         if time.monotonic() > end:

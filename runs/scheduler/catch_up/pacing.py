@@ -24,8 +24,8 @@ MAX_AT_ONCE = 100
 class Rest(NamedTuple):
     """The rest of a span: its next time to run is `cursor`."""
 
-    from_at: datetime
-    to_at: datetime
+    begins_at: datetime
+    ends_at: datetime
     cursor: datetime
     made: int
 
@@ -43,30 +43,30 @@ class PacedStep(NamedTuple):
 def advance(job: DueJob, rest: Rest, suspensions: SuspensionSet, now: datetime) -> PacedStep:
     """Return the next runs of a span whose pace allows one."""
     if job.status == JobStatus.CANCELLED:
-        return PacedStep([], [Span(job, rest.from_at, rest.to_at, Reason.JOB_ENDED)], None, now)
+        return PacedStep([], [Span(job, rest.begins_at, rest.ends_at, Reason.JOB_ENDED)], None, now)
     if job.status in (JobStatus.PAUSED, JobStatus.UNRUNNABLE):
         return PacedStep([], [], rest, now + STANDING)
     one_by_one = OVERLAP_POLICIES[job.overlap].counts_unfinished
-    held = suspensions.holds(job.tenant_id, job.pool_id, job.tags, now)
+    held = suspensions.holds(job.tenant_id, job.pool_id, job.id, job.tags, now)
     if held is not None or suspending(job, suspensions, now) is not None:
         return PacedStep([], [], rest, now + STOPPED)
     if one_by_one and job.busy:
         return PacedStep([], [], rest, now + STEP)
     # The oldest times may have fallen out of reach meanwhile, as under a slow pace.
-    first, missed = within_reach(job, rest.from_at, rest.to_at, now - longest_reach())
+    first, missed = within_reach(job, rest.begins_at, rest.ends_at, now - longest_reach())
     if first is None:
         return PacedStep([], missed, None, now)
-    left = _begun_where_it_goes_on(job, rest._replace(from_at=first, cursor=max(first, rest.cursor)))
+    left = _begun_where_it_goes_on(job, rest._replace(begins_at=first, cursor=max(first, rest.cursor)))
     pace = timedelta(minutes=1) / job.catch_up.per_minute
     most = min(max(1, STEP // pace), MAX_AT_ONCE, job.catch_up.most - left.made)
     times, follows = _next_times(job, left, 1 if one_by_one else most)
     next_at = now + pace * len(times)
     if follows is None:
         return PacedStep(times, missed, None, next_at)
-    end = {"to_at": follows + MILLISECOND} if job.catch_up.newest_first else {"from_at": follows}
+    end = {"ends_at": follows + MILLISECOND} if job.catch_up.newest_first else {"begins_at": follows}
     left = left._replace(cursor=follows, made=left.made + len(times), **end)
     if left.made >= job.catch_up.most:
-        missed.append(Span(job, left.from_at, left.to_at, Reason.CATCH_UP_MAX))
+        missed.append(Span(job, left.begins_at, left.ends_at, Reason.CATCH_UP_MAX))
         return PacedStep(times, missed, None, next_at)
     return PacedStep(times, missed, left, next_at)
 
@@ -77,11 +77,11 @@ def _begun_where_it_goes_on(job: DueJob, rest: Rest) -> Rest:
     An edit of the order leaves the cursor at the other end, with all the rest beyond it.
     """
     if not job.catch_up.newest_first:
-        return rest._replace(cursor=rest.from_at)
-    if rest.cursor + MILLISECOND == rest.to_at:
+        return rest._replace(cursor=rest.begins_at)
+    if rest.cursor + MILLISECOND == rest.ends_at:
         return rest
-    newest = job.last_time(rest.from_at, rest.to_at) or rest.from_at
-    return rest._replace(cursor=newest, to_at=newest + MILLISECOND)
+    newest = job.last_time(rest.begins_at, rest.ends_at) or rest.begins_at
+    return rest._replace(cursor=newest, ends_at=newest + MILLISECOND)
 
 
 def _next_times(job: DueJob, rest: Rest, most: int) -> tuple[list[datetime], datetime | None]:
@@ -91,7 +91,7 @@ def _next_times(job: DueJob, rest: Rest, most: int) -> tuple[list[datetime], dat
     while follows is not None and len(times) < most:
         times.append(follows)
         if job.catch_up.newest_first:
-            follows = job.last_time(rest.from_at, follows)
+            follows = job.last_time(rest.begins_at, follows)
         else:
-            follows = job.first_time(follows + MILLISECOND, rest.to_at)
+            follows = job.first_time(follows + MILLISECOND, rest.ends_at)
     return times, follows

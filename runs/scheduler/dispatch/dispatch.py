@@ -194,7 +194,7 @@ class DispatchPass(PoolLoad):
             "ranks": array(ranks),
             "ids": array(ids),
             "counts": counts,
-            "need_tags": self.suspensions.need_tags,
+            "need_jobs": self.suspensions.need_jobs,
         }
         return [Candidate(*row) for row in rows(self.connection, "next_ready", values)]
 
@@ -218,7 +218,8 @@ class DispatchPass(PoolLoad):
         if run.held_by is not None:
             return run.held_by
         if run.tags is not None:
-            suspension = self.suspensions.holds(run.tenant_id, self.pool.id, json.loads(run.tags), self.now)
+            tags = json.loads(run.tags)
+            suspension = self.suspensions.holds(run.tenant_id, self.pool.id, run.job_id, tags, self.now)
             if suspension is not None:
                 return suspension.word
         if not self.queues[run.tenant_id].allowed:

@@ -93,11 +93,11 @@ class PoolLoad:
         values = {"pool": self.pool.id, "nodes": list(self.memory.workers.nodes), "own_nodes": self.own_nodes}
         self.ready = {tenant for (tenant,) in rows(self.connection, "queues_with_ready_runs", values)}
         counted = rows(self.connection, "occupied", values)
-        # Under a suspension that names no tag the runs stay, and the queue shows the reason.
+        # Under a suspension of the whole queue the runs stay, and the queue shows the reason.
         for tenant in self.ready if self.suspensions else ():
-            suspension = self.suspensions.holds(tenant, self.pool.id, {}, self.now)
+            suspension = self.suspensions.holds(tenant, self.pool.id, None, {}, self.now)
             if suspension is not None:
-                self.held[tenant] = suspension.reason
+                self.held[tenant] = suspension.stored_reason
         self.ready -= self.held.keys()
         for tenant, running, slots, queued, elsewhere, own_running in counted:
             load = QueueLoad(tenant, running=slots, queued=queued, ready=tenant in self.ready)

@@ -21,7 +21,8 @@ class Candidate(NamedTuple):
     limited: UUID | None
     # The reason for which it may not go, if its job or its job's breaker holds it.
     held_by: str | None
-    # Read only while a suspension names a tag.
+    # Read only while a suspension names a tag or a job.
+    job_id: UUID | None
     tags: str | None
     # As text, which the driver reads faster: most are never looked at.
     id: str

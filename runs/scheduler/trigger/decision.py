@@ -148,7 +148,7 @@ def _skip_changed(found: TriggerDecision, changes: Iterable[ChangedTime]) -> Non
     found.times = [at for at in found.times if at not in moved]
     for change in changes:
         if change.skips and change.planned_at in found.times:
-            found.special[change.planned_at] = Special(change.planned_at, change.reason, skipped=True)
+            found.special[change.planned_at] = Special(change.planned_at, change.stored_reason, skipped=True)
             found.done_changes.append(change.id)
 
 
@@ -162,7 +162,7 @@ def _suspend(found: TriggerDecision, suspensions: SuspensionSet, without: Collec
             kept.append(at)
             continue
         if pieces and pieces[-1].suspension == suspension and follows == at:
-            pieces[-1] = pieces[-1]._replace(to_at=at + MILLISECOND)
+            pieces[-1] = pieces[-1]._replace(ends_at=at + MILLISECOND)
         else:
             pieces.append(Segment(at, at + MILLISECOND, suspension))
         follows = job.next_time(at)

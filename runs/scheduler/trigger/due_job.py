@@ -12,7 +12,7 @@ from django.conf import settings
 from jobs import schedules
 from jobs.models import JOB_SLICES, JobStatus
 from jobs.spec.catch_up import DEFAULT_ALL
-from scheduler_project.sdk.ids import MILLISECOND
+from scheduler_project.sdk.ids import MILLISECOND, whole_milliseconds
 
 HASHED = re.compile(r"(?<![A-Za-z])[Hh](?![A-Za-z])")
 
@@ -71,7 +71,8 @@ class DueJob(NamedTuple):
 
     def first_time(self, at: datetime, until: datetime) -> datetime | None:
         """Return the first planned time of [at, until)."""
-        found = self.next_time(at - MILLISECOND)
+        # A clock reads microseconds, planned times are whole milliseconds.
+        found = self.next_time(whole_milliseconds(at - timedelta.resolution))
         return found if found is not None and found < until else None
 
     def last_time(self, at: datetime, until: datetime) -> datetime | None:

@@ -26,8 +26,8 @@ class Span(NamedTuple):
     """A row of missed times, counted on the schedule of the job's version."""
 
     job: DueJob
-    from_at: datetime
-    to_at: datetime
+    begins_at: datetime
+    ends_at: datetime
     reason: str
     policy: str = SKIP
     state: str = SETTLED
@@ -40,10 +40,10 @@ class Span(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """Missed times that are treated alike; `from_at` is the first of them."""
+    """Missed times that are treated alike; `begins_at` is the first of them."""
 
-    from_at: datetime
-    to_at: datetime
+    begins_at: datetime
+    ends_at: datetime
     suspension: SuspensionRow | None = None
 
 
@@ -56,36 +56,36 @@ class CatchUpPlan(NamedTuple):
 
 def split(
     job: DueJob,
-    from_at: datetime,
-    to_at: datetime,
+    begins_at: datetime,
+    ends_at: datetime,
     suspensions: SuspensionSet = NO_SUSPENSIONS,
     without: Collection[datetime] = (),
 ) -> list[Segment]:
-    """Split [from_at, to_at) where suspensions begin and end, less single times; `from_at` is a planned time."""
-    if from_at >= to_at:
+    """Split [begins_at, ends_at) where suspensions begin and end, less single times; `begins_at` is a planned time."""
+    if begins_at >= ends_at:
         return []
     if not suspensions and not without:
-        return [Segment(from_at, to_at)]
-    edges = {from_at, to_at}
+        return [Segment(begins_at, ends_at)]
+    edges = {begins_at, ends_at}
     for suspension in suspensions.rows:
-        edges |= {suspension.begins_at, suspension.over_at or to_at}
+        edges |= {suspension.begins_at, suspension.over_at or ends_at}
     for single in without:
         edges |= {single, single + MILLISECOND}
     pieces: list[Segment] = []
-    for begin, end in pairwise(sorted(edge for edge in edges if from_at <= edge <= to_at)):
-        first = begin if begin == from_at else job.first_time(begin, end)
+    for begin, end in pairwise(sorted(edge for edge in edges if begins_at <= edge <= ends_at)):
+        first = begin if begin == begins_at else job.first_time(begin, end)
         if first is None or first in without:
             continue
         found = suspending(job, suspensions, first)
-        if pieces and pieces[-1].to_at == begin and pieces[-1].suspension == found:
-            pieces[-1] = pieces[-1]._replace(to_at=end)
+        if pieces and pieces[-1].ends_at == begin and pieces[-1].suspension == found:
+            pieces[-1] = pieces[-1]._replace(ends_at=end)
         else:
             pieces.append(Segment(first, end, found))
     return pieces
 
 
 def suspending(job: DueJob, suspensions: SuspensionSet, planned_at: datetime) -> SuspensionRow | None:
-    return suspensions.suspends(job.tenant_id, job.pool_id, job.tags, planned_at)
+    return suspensions.suspends(job.tenant_id, job.pool_id, job.id, job.tags, planned_at)
 
 
 def open_span(job: DueJob, piece: Segment) -> Span:
@@ -93,7 +93,7 @@ def open_span(job: DueJob, piece: Segment) -> Span:
     begin, end, suspension = piece
     assert suspension is not None  # noqa: S101 - called only for those
     follows = job.next_time(end - MILLISECOND)
-    return Span(job, begin, end, suspension.reason, job.catch_up.policy, OPEN, suspension.id, follows)
+    return Span(job, begin, end, suspension.stored_reason, job.catch_up.policy, OPEN, suspension.id, follows)
 
 
 def make_up(
@@ -119,48 +119,48 @@ def make_up(
     run_at, kept = None, list(pieces)
     if policy == LAST and kept and not superseded:
         newest = kept.pop()
-        last = job.last_time(newest.from_at, newest.to_at) or newest.from_at
+        last = job.last_time(newest.begins_at, newest.ends_at) or newest.begins_at
         if last >= reach:
-            run_at, newest = last, newest._replace(to_at=last)
-        if newest.from_at < newest.to_at:
+            run_at, newest = last, newest._replace(ends_at=last)
+        if newest.begins_at < newest.ends_at:
             kept.append(newest)
-    return CatchUpPlan(run_at, [Span(job, piece.from_at, piece.to_at, reason, policy) for piece in kept])
+    return CatchUpPlan(run_at, [Span(job, piece.begins_at, piece.ends_at, reason, policy) for piece in kept])
 
 
 def _work_off(job: DueJob, piece: Segment, now: datetime, reason: str, reach: datetime) -> list[Span]:
     """Return the part within reach as a working span, and the part before it as too old."""
-    first, spans = within_reach(job, piece.from_at, piece.to_at, reach)
+    first, spans = within_reach(job, piece.begins_at, piece.ends_at, reach)
     if first is None:
         return spans
-    cursor, to_at = first, piece.to_at
+    cursor, ends_at = first, piece.ends_at
     if job.catch_up.newest_first:
-        cursor = job.last_time(first, to_at) or first
-        to_at = cursor + MILLISECOND
-    spans.append(Span(job, first, to_at, reason, ALL, WORKING, None, cursor, now))
+        cursor = job.last_time(first, ends_at) or first
+        ends_at = cursor + MILLISECOND
+    spans.append(Span(job, first, ends_at, reason, ALL, WORKING, None, cursor, now))
     return spans
 
 
 def within_reach(
-    job: DueJob, from_at: datetime, to_at: datetime, reach: datetime
+    job: DueJob, begins_at: datetime, ends_at: datetime, reach: datetime
 ) -> tuple[datetime | None, list[Span]]:
-    """Return the first time of [from_at, to_at) that may still run, and those before it as too old."""
-    if from_at >= reach:
-        return from_at, []
-    first = job.first_time(reach, to_at)
-    return first, [Span(job, from_at, first or to_at, Reason.TOO_OLD, ALL)]
+    """Return the first time of [begins_at, ends_at) that may still run, and those before it as too old."""
+    if begins_at >= reach:
+        return begins_at, []
+    first = job.first_time(reach, ends_at)
+    return first, [Span(job, begins_at, first or ends_at, Reason.TOO_OLD, ALL)]
 
 
-def counted(job: DueJob, from_at: datetime, to_at: datetime) -> int:
-    """Return how many planned times lie in [from_at, to_at); MAX_COUNTED stands for that many or more."""
+def counted(job: DueJob, begins_at: datetime, ends_at: datetime) -> int:
+    """Return how many planned times lie in [begins_at, ends_at); MAX_COUNTED stands for that many or more."""
     schedule = job.read_schedule()
     # After an outage thousands of jobs share a pattern and its missed times.
     anchor = EPOCH if isinstance(schedule, Cron) else job.anchor_at
-    return _counted(schedule, anchor, from_at, to_at)
+    return _counted(schedule, anchor, begins_at, ends_at)
 
 
 @lru_cache(maxsize=4096)
-def _counted(schedule: Schedule, anchor: datetime, from_at: datetime, to_at: datetime) -> int:
-    first = next_after(schedule, from_at - MILLISECOND, anchor=anchor)
-    if first is None or first >= to_at:
+def _counted(schedule: Schedule, anchor: datetime, begins_at: datetime, ends_at: datetime) -> int:
+    first = next_after(schedule, begins_at - MILLISECOND, anchor=anchor)
+    if first is None or first >= ends_at:
         return 0
-    return len(due_times(schedule, first, to_at - MILLISECOND, anchor=anchor, limit=MAX_COUNTED))
+    return len(due_times(schedule, first, ends_at - MILLISECOND, anchor=anchor, limit=MAX_COUNTED))

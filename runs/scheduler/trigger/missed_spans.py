@@ -16,7 +16,7 @@ from runs.sql import Connection, array, change, hexed, instant, quoted, rows
 from scheduler_project.sdk.ids import EPOCH
 
 WRITTEN: dict[str, Callable[[Any], str]] = {
-    **dict.fromkeys(("from_at", "to_at", "cursor", "next_at"), instant),
+    **dict.fromkeys(("begins_at", "ends_at", "cursor", "next_at"), instant),
     "reason": quoted,
 }
 
@@ -48,7 +48,7 @@ def write(connection: Connection, spans: Sequence[Span]) -> None:
     opened = [span for span in spans if span.state == OPEN]
     if opened:
         longer = set(rows(connection, "extend_open_spans", _columns(opened)))
-        spans = [span for span in spans if (span.job.id, span.from_at) not in longer or span.state != OPEN]
+        spans = [span for span in spans if (span.job.id, span.begins_at) not in longer or span.state != OPEN]
     if spans:
         change(connection, "insert_missed_spans", _columns(spans))
 
@@ -69,8 +69,8 @@ class SpanRow(NamedTuple):
     id: int
     job_id: UUID
     version: int
-    from_at: datetime
-    to_at: datetime
+    begins_at: datetime
+    ends_at: datetime
     reason: str
     suspension_id: int | None
     cursor: datetime | None
@@ -113,11 +113,13 @@ def with_jobs(connection: Connection, spans: Sequence[SpanRow], need_tags: bool 
     found = [DueJob(EPOCH, *row) for row in rows(connection, "jobs_of_spans", values)]
     jobs = {(job.id, job.version): job for job in found}
     taken = [LockedSpan(span, jobs[span.job_id, span.version]) for span in spans]
-    return sorted(taken, key=lambda one: one.span.from_at)
+    return sorted(taken, key=lambda one: one.span.begins_at)
 
 
-def given_up(of_job: Sequence[LockedSpan], note: str) -> TriggerDecision:
+def given_up(of_job: Sequence[LockedSpan], reason: str) -> TriggerDecision:
     """Drop spans of a job whose times cannot be reckoned, or whose run the database refuses."""
     job = of_job[-1].job
-    missed = [Span(one.job, one.span.from_at, one.span.to_at, Reason.UNRUNNABLE, number=1) for one in of_job]
-    return TriggerDecision(job, spans=missed, events=[MissedTimesDropped(job_id=job.id, note=note)])
+    missed = [
+        Span(one.job, one.span.begins_at, one.span.ends_at, Reason.UNRUNNABLE, number=1) for one in of_job
+    ]
+    return TriggerDecision(job, spans=missed, events=[MissedTimesDropped(job_id=job.id, reason=reason)])

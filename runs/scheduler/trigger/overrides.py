@@ -21,7 +21,7 @@ class ChangedTime(NamedTuple):
     planned_at: datetime
     moved_to: datetime | None
     created_by: str
-    note: str
+    reason: str
     done: bool
 
     @property
@@ -35,10 +35,10 @@ class ChangedTime(NamedTuple):
         return self.done or self.moved_to > now
 
     @property
-    def reason(self) -> str:
+    def stored_reason(self) -> str:
         reason = Reason.SKIPPED if self.moved_to is None else Reason.MOVED
         by = f"by {self.created_by}" if self.created_by else ""
-        return reason.noted(", ".join(filter(None, (by, self.note))))
+        return reason.with_words(", ".join(filter(None, (by, self.reason))))
 
 
 class Special(NamedTuple):
@@ -78,7 +78,7 @@ def first_regular(job: DueJob, changes: Iterable[ChangedTime]) -> datetime | Non
 def outcome_of(
     change: ChangedTime, job: DueJob, now: datetime, missed: MissedBefore, suspensions: SuspensionSet
 ) -> Special | Span:
-    """Run a moved time, and give a skipped one a row like any other; without a partition for it, note it as missed.
+    """Run a moved time, and give a skipped one a row like any other; without a partition for it, record it as missed.
 
     At its new instant a moved time meets the same suspensions and outages as any other.
     """
@@ -88,7 +88,7 @@ def outcome_of(
     if at < now - longest_reach():
         return Span(job, at, at + MILLISECOND, Reason.TOO_OLD)
     if moved_to is None:
-        return Special(at, change.reason, skipped=True)
+        return Special(at, change.stored_reason, skipped=True)
     late, policy = moved_to < missed.at, missed.policy or job.catch_up.policy
     if late and (policy == SKIP or now - moved_to > job.catch_up.window):
         return Span(job, at, at + MILLISECOND, missed.reason)
@@ -101,7 +101,7 @@ def _arrival(suspension: SuspensionRow | None, change: ChangedTime, at: datetime
     Under one that makes up for its times, dispatch holds the run, as it holds a requested one.
     """
     if suspension is None or suspension.effect == Effect.CATCH_UP:
-        return Special(at, change.reason)
+        return Special(at, change.stored_reason)
     if suspension.effect == Effect.RUN_AFTER and suspension.over_at is not None:
-        return Special(suspension.over_at, suspension.reason)
-    return Special(at, suspension.reason, skipped=True)
+        return Special(suspension.over_at, suspension.stored_reason)
+    return Special(at, suspension.stored_reason, skipped=True)

@@ -142,7 +142,7 @@ def _settle(connection: Connection, due: dict[UUID, datetime], done: Triggered) 
         connection,
         decisions,
         lambda some: _write(connection, some, suspensions, done),
-        lambda found, note: _make_unrunnable(connection, found.job, note, done),
+        lambda found, reason: _make_unrunnable(connection, found.job, reason, done),
     )
 
 
@@ -275,7 +275,7 @@ def _held(connection: Connection, jobs: Sequence[UUID], done: Triggered) -> set[
     return set(jobs) - {job for (job,) in rows(connection, "lock_jobs", {"jobs": jobs})}
 
 
-def _make_unrunnable(connection: Connection, job: DueJob, note: str, done: Triggered) -> None:
+def _make_unrunnable(connection: Connection, job: DueJob, reason: str, done: Triggered) -> None:
     if _held(connection, [job.id], done):
         return
     end = max(whole_milliseconds(done.now), job.due_at + MILLISECOND)
@@ -285,7 +285,9 @@ def _make_unrunnable(connection: Connection, job: DueJob, note: str, done: Trigg
     if noted.done_changes:
         change(connection, "end_changes", {"changes": noted.done_changes})
     change(
-        connection, "make_unrunnable", {"job": job.id, "note": note.replace("\x00", "")[:2000], "end": end}
+        connection,
+        "make_unrunnable",
+        {"job": job.id, "reason": reason.replace("\x00", "")[:2000], "end": end},
     )
     done.unrunnable += 1
-    done.events.append(JobUnrunnable(job_id=job.id, note=note))
+    done.events.append(JobUnrunnable(job_id=job.id, reason=reason))

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import resource
 from typing import Any
 
 import uvicorn
@@ -12,6 +13,15 @@ from scheduler_project.server.protocol import HttpProtocol
 # Longer than load balancers keep an idle connection (60 s is usual), so that none sends into one that we close.
 KEEP_ALIVE_SECONDS = 75
 STOP_SECONDS = 10
+# Each connection is an open file: with the usual 1,024 a single client with half-open ones would stop a process.
+OPEN_FILES = 8192
+
+
+def address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not (port.isascii() and port.isdecimal() and int(port) < 65_536):
+        raise argparse.ArgumentTypeError(f"{text} has no port at its end, as 127.0.0.1:8000 has")
+    return host.strip("[]") or "127.0.0.1", int(port)
 
 
 class Command(BaseCommand):
@@ -19,7 +29,9 @@ class Command(BaseCommand):
     requires_system_checks = []
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--bind", default="127.0.0.1:8000", help="address and port (127.0.0.1:8000)")
+        parser.add_argument(
+            "--bind", type=address, default="127.0.0.1:8000", help="address and port (127.0.0.1:8000)"
+        )
         parser.add_argument(
             "--processes", type=int, default=os.cpu_count() or 1, help="how many (one for each core)"
         )
@@ -27,13 +39,14 @@ class Command(BaseCommand):
         parser.add_argument("--private-key", help="file of the certificate's key")
 
     def handle(
-        self, *, bind: str, processes: int, certificate: str, private_key: str, **options: Any
+        self, *, bind: tuple[str, int], processes: int, certificate: str, private_key: str, **options: Any
     ) -> None:
-        host, _, port = bind.rpartition(":")
+        host, port = bind
+        allow_open_files(OPEN_FILES)
         uvicorn.run(
             "scheduler_project.asgi:application",
-            host=host.strip("[]") or "127.0.0.1",
-            port=int(port),
+            host=host,
+            port=port,
             workers=processes,
             http=HttpProtocol,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
@@ -48,3 +61,11 @@ class Command(BaseCommand):
             proxy_headers=False,
             server_header=False,
         )
+
+
+def allow_open_files(wanted: int) -> None:
+    """Let this process and those it starts have so many open files, as far as its own limits allow."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

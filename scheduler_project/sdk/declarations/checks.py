@@ -40,13 +40,29 @@ def seconds(option: str, value: Any) -> float | str | None:
 
 
 def instant(value: datetime | str, option: str = "at") -> str:
-    try:
-        at = datetime.fromisoformat(value.replace("Z", "+00:00")) if isinstance(value, str) else value
-    except ValueError:
-        raise InvalidDeclaration(f"{option}={value!r} is no instant such as 2027-01-31T12:00:00Z.") from None
+    at = _moment(value, option)
     if at.tzinfo is None:
         raise InvalidDeclaration(f"{option}={value!s} has no timezone.")
     return at.isoformat()
+
+
+def local_time(at: datetime | str) -> str:
+    """Accept what the clock of a zone shows, in whole seconds; the zone stands beside it."""
+    local = _moment(at, "at")
+    if local.tzinfo is not None:
+        raise InvalidDeclaration(
+            f"at={at!s} has an offset or zone of its own, and timezone stands beside it."
+        )
+    if local.microsecond:
+        raise InvalidDeclaration(f"at={at!s} has a fraction of a second.")
+    return local.isoformat()
+
+
+def _moment(value: datetime | str, option: str) -> datetime:
+    try:
+        return datetime.fromisoformat(value.replace("Z", "+00:00")) if isinstance(value, str) else value
+    except ValueError:
+        raise InvalidDeclaration(f"{option}={value!r} is no instant such as 2027-01-31T12:00:00Z.") from None
 
 
 def one_of(option: str, known: Sequence[str], value: str | None) -> str | None:

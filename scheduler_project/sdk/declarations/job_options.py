@@ -7,13 +7,15 @@ from datetime import datetime
 from functools import cache, partial
 from typing import Any, NamedTuple, TypedDict, get_args, get_origin, get_type_hints
 
-from .checks import InvalidDeclaration, as_json, instant, one_of, seconds
+from .checks import InvalidDeclaration, as_json, instant, local_time, one_of, seconds
 from .retry_options import read_breaker, read_retry
 
 OVERLAPS = ("skip", "buffer_one", "buffer_all", "cancel_other", "terminate_other", "allow_all")
 ON_CLOSED = ("exclude", "next", "previous")
 CATCH_UPS = ("last", "skip", "all")
 MAX_PRIORITY = 1000
+# Earlier words for options.
+OTHER_WORDS = {"start": "begins_at", "end": "ends_at"}
 TYPE_NAMES: Mapping[type, str] = {Mapping: "dict", Sequence: "list"}
 
 
@@ -25,8 +27,8 @@ class JobOptions(TypedDict, total=False):
     every: Any
     at: datetime | str | None
     timezone: str | None
-    start: datetime | str | None
-    end: datetime | str | None
+    begins_at: datetime | str | None
+    ends_at: datetime | str | None
     calendar: str | None
     on_closed: str | None
     jitter: Any
@@ -76,7 +78,8 @@ def types_of(option: str) -> tuple[type, ...]:
 def refuse_unknown_options(options: Mapping[str, Any]) -> None:
     for name in options:
         if name not in JobOptions.__annotations__:
-            raise TypeError(f"job() got an unexpected keyword argument {name!r}")
+            meant = f": did you mean {OTHER_WORDS[name]}?" if name in OTHER_WORDS else ""
+            raise TypeError(f"job() got an unexpected keyword argument {name!r}{meant}")
 
 
 def read_schedule(
@@ -84,20 +87,23 @@ def read_schedule(
     every: Any,
     at: datetime | str | None,
     timezone: str | None,
-    start: datetime | str | None,
-    end: datetime | str | None,
+    begins_at: datetime | str | None,
+    ends_at: datetime | str | None,
     calendar: str | None,
     on_closed: str | None,
     jitter: Any,
 ) -> dict[str, Any] | None:
     planned = _times(cron, every, at, timezone)
-    bounds = {
-        option: instant(at, option) for option, at in (("start", start), ("end", end)) if at is not None
-    }
+    given = {"begins_at": begins_at, "ends_at": ends_at}
+    bounds = {option: instant(at, option) for option, at in given.items() if at is not None}
     if bounds and (planned is None or "at" in planned):
-        raise InvalidDeclaration("start and end belong to a schedule that comes again: cron or every.")
-    if len(bounds) == 2 and datetime.fromisoformat(bounds["end"]) <= datetime.fromisoformat(bounds["start"]):
-        raise InvalidDeclaration(f"end={end!s} is not after start={start!s}.")
+        raise InvalidDeclaration(
+            "begins_at and ends_at belong to a schedule that comes again: cron or every."
+        )
+    if len(bounds) == 2:
+        first, last = map(datetime.fromisoformat, bounds.values())
+        if last <= first:
+            raise InvalidDeclaration(f"ends_at={ends_at!s} is not after begins_at={begins_at!s}.")
     if on_closed is not None and calendar is None:
         raise InvalidDeclaration(
             "on_closed says what becomes of times that a calendar closes: name the calendar."
@@ -121,8 +127,8 @@ def _times(
     given = [option for option, value in (("cron", cron), ("every", every), ("at", at)) if value is not None]
     if len(given) > 1:
         raise InvalidDeclaration(f"A job has one schedule, not {' and '.join(given)}.")
-    if timezone is not None and cron is None:
-        raise InvalidDeclaration("A timezone belongs to a cron expression.")
+    if timezone is not None and cron is None and at is None:
+        raise InvalidDeclaration("A timezone belongs to cron, or to an at in local time.")
     if cron is not None:
         if len(cron.split()) not in (5, 6) and not cron.startswith("@"):
             raise InvalidDeclaration(
@@ -131,7 +137,11 @@ def _times(
         return {"cron": cron, "timezone": timezone or "UTC"}
     if every is not None:
         return {"every": seconds("every", every)}
-    return None if at is None else {"at": instant(at)}
+    if at is None:
+        return None
+    if timezone is None:
+        return {"at": instant(at)}
+    return {"at": local_time(at), "timezone": timezone}
 
 
 def read_priority(value: int | None) -> int | None:
@@ -167,7 +177,8 @@ class JobField(NamedTuple):
 FIELDS = {
     "description": JobField(("description",), lambda value: value),
     "schedule": JobField(
-        ("cron", "every", "at", "timezone", "start", "end", "calendar", "on_closed", "jitter"), read_schedule
+        ("cron", "every", "at", "timezone", "begins_at", "ends_at", "calendar", "on_closed", "jitter"),
+        read_schedule,
     ),
     "priority": JobField(("priority",), read_priority),
     "timeout": JobField(("timeout",), partial(seconds, "timeout")),

@@ -7,7 +7,7 @@ SELECT declaration.name, pool.slug AS pool, declaration.source, declaration.spec
        -- All but keys, states and times: a field that a later version of the platform adds is compared, too.
        CASE WHEN job.id IS NOT NULL THEN
            to_jsonb(current_version) - '{id, job_id, target_key, calendar_id, secret_names, job_fields, anchor_at, created_at, created_by}'::text[]
-           || to_jsonb(job) - '{id, tenant_id, pool_id, status, status_note, status_by, status_at, paused_until,
+           || to_jsonb(job) - '{id, tenant_id, pool_id, status, status_reason, status_by, status_at, paused_until,
                                 created_at, updated_at, deleted_at}'::text[]
            || jsonb_build_object('pool', job_pool.slug)
        END AS present

@@ -8,6 +8,10 @@
 -- It takes runs. One that drains keeps its claims and takes no more.
 {{worker}}.state = 'active' AND {{within_lease({{worker}}, {{now}})}}
 
+-- fragment: serves(worker, tenant_id)
+-- One with the key of a tenant takes runs of that tenant alone.
+({{worker}}.tenant_id IS NULL OR {{worker}}.tenant_id = {{tenant_id}})
+
 -- fragment: pool_is_open(pool, tenant_id)
 ({{pool}}.shared OR EXISTS (SELECT FROM beatkeeper_pool_tenant member
                             WHERE member.pool_id = {{pool}}.id AND member.tenant_id = {{tenant_id}}))
@@ -40,6 +44,7 @@ AND {{suspension}}.effect IN ('hold', 'catch_up')
 -- fragment: concerns(suspension, job)
 -- What it names of a job fits; its pool is asked apart, because that is the run's.
 ({{suspension}}.tenant_id IS NULL OR {{suspension}}.tenant_id = {{job}}.tenant_id)
+AND ({{suspension}}.job_id IS NULL OR {{suspension}}.job_id = {{job}}.id)
 AND ({{suspension}}.tag_name = '' OR {{job}}.tags ->> {{suspension}}.tag_name = {{suspension}}.tag_value
      OR ({{suspension}}.tag_value = '' AND {{job}}.tags ? {{suspension}}.tag_name))
 

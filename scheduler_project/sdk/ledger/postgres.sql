@@ -255,7 +255,11 @@ WITH reported AS MATERIALIZED (
 ), mine AS MATERIALIZED (
     SELECT live.id, live.tenant_id, live.attempt, live.claim_seq, live.worker, live.state, live.claimed_at,
            live.started_at, live.available_at, live.rank, live.gated, live.cancel_reason, live.queued_at,
-           live.cancel_requested_at, live.cancel_acknowledged_at,
+           live.cancel_requested_at,
+           -- A body that stops before the next heartbeat: the report is the first that tells of it.
+           CASE WHEN live.state = 'running' AND live.cancel_requested_at IS NOT NULL AND error_class = 'cancelled'
+                THEN coalesce(live.cancel_acknowledged_at, clock_timestamp())
+                ELSE live.cancel_acknowledged_at END AS cancel_acknowledged_at,
            CASE WHEN live.state = 'waiting_callback' THEN live.log_object END AS call_object,
            CASE WHEN live.state = 'waiting_callback' THEN live.log_offset END AS call_offset,
            CASE WHEN live.state = 'waiting_callback' THEN live.log_length END AS call_length, reported.*,

@@ -162,6 +162,9 @@ def _read_plain(kind: Any, value: Any, at: str) -> Any:
         with suppress(OverflowError):
             if math.isfinite(number := float(value)):
                 return number
+    elif kind is int and isinstance(value, float) and value.is_integer():
+        # To JSON 3.0 is the same number as 3.
+        return int(value)
     elif kind in (UUID, datetime) and isinstance(value, str):
         return _read_text(kind, value, at)
     elif type(value) is kind:
@@ -171,7 +174,7 @@ def _read_plain(kind: Any, value: Any, at: str) -> Any:
 
 def _read_text(kind: Any, value: str, at: str) -> Any:
     try:
-        read = UUID(value) if kind is UUID else datetime.fromisoformat(value.replace("Z", "+00:00"))
+        read = UUID(value) if kind is UUID else datetime.fromisoformat(value.upper().replace("Z", "+00:00"))
     except ValueError:
         raise InvalidMessage(at, f"is not {DESCRIPTIONS[kind]}") from None
     if isinstance(read, datetime) and read.tzinfo is None:

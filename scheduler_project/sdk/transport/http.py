@@ -83,7 +83,9 @@ class HttpTransport:
         connection = None
         try:
             connection = self._connection()
-            connection.request(method, f"{self._parts.path}{BASE}{path}", body, headers)
+            # A server that refuses a long body answers and closes before it has read it.
+            with suppress(ConnectionError):
+                connection.request(method, f"{self._parts.path}{BASE}{path}", body, headers)
             response = connection.getresponse()
             reply = response.read(MAX_REPLY + 1)
             if len(reply) > MAX_REPLY:

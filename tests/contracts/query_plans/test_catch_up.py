@@ -17,10 +17,10 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 
 # Of each job a span that is settled, of every second one that is worked off, of every third one that is open.
 SPANS = """
-INSERT INTO beatkeeper_suspension (id, kind, effect, tag_name, tag_value, note, begins_at, lifted_by, created_by)
+INSERT INTO beatkeeper_suspension (id, kind, effect, tag_name, tag_value, reason, begins_at, lifted_by, created_by)
     VALUES (1, 'pause', 'catch_up', '', '', '', now() - interval '1 day', '', '');
 INSERT INTO beatkeeper_missed_span
-        (tenant_id, job_id, version, slice, from_at, to_at, reason, policy, state, suspension_id, cursor, next_at,
+        (tenant_id, job_id, version, slice, begins_at, ends_at, reason, policy, state, suspension_id, cursor, next_at,
          count)
     SELECT job.tenant_id, clock.job_id, 1, clock.slice, now() - interval '2 hours', now() - interval '1 hour',
            'downtime', 'all', kind.state, kind.suspension_id, now() - interval '2 hours',
@@ -93,7 +93,7 @@ def test_uncounted_spans_are_found_by_their_index(connection: Connection) -> Non
 
 def test_open_spans_are_made_longer_by_key(connection: Connection) -> None:
     at = now()
-    columns = {"suspension_id": 1, "version": 1, "from_at": at, "to_at": at, "cursor": at}
+    columns = {"suspension_id": 1, "version": 1, "begins_at": at, "ends_at": at, "cursor": at}
     values = {"job_id": _jobs(connection), **{name: [value] * BATCH for name, value in columns.items()}}
     cost = cost_of(connection, SQL["extend_open_spans"], values)
     assert cost.buffers / BATCH <= 12, cost

@@ -80,7 +80,7 @@ def test_the_best_of_each_queue_are_read_in_rank_order(connection: Connection) -
     tenants = [row[0] for row in rows]
     rank, beginning = BEGINNING
     behind = {"ranks": [rank] * len(tenants), "ids": [beginning] * len(tenants)}
-    values = {**POOL, "tenants": tenants, **behind, "counts": [2] * len(tenants), "need_tags": True}
+    values = {**POOL, "tenants": tenants, **behind, "counts": [2] * len(tenants), "need_jobs": True}
     assert_reads(cost_of(connection, SQL["next_ready"], values), buffers_per_row=20)
 
 
@@ -96,7 +96,7 @@ def test_what_comes_behind_a_run_is_read_in_rank_order(connection: Connection) -
         "ranks": ranks,
         "ids": ids,
         "counts": [10] * len(ids),
-        "need_tags": True,
+        "need_jobs": True,
     }
     assert_reads(cost_of(connection, SQL["next_ready"], values), buffers_per_row=40)
 
@@ -111,7 +111,7 @@ def test_a_backlog_of_one_instant_is_read_on_from_its_middle(connection: Connect
         ).fetchall()
         middle, tenant = sorted(moved)[len(moved) // 2]
         behind = {"tenants": [tenant], "ranks": [7], "ids": [middle]}
-        values = {**POOL, **behind, "counts": [200], "need_tags": True}
+        values = {**POOL, **behind, "counts": [200], "need_jobs": True}
         cost = cost_of(connection, SQL["next_ready"], values)
     assert cost.rows == 200 < len(moved) / 4
     assert cost.buffers_per_row <= 20, cost
@@ -239,7 +239,7 @@ def test_the_runs_of_a_job_under_a_stop_are_not_walked_through_to_see_that_it_ho
         connection.execute('UPDATE beatkeeper_job SET tags = \'{"team": "pay"}\' WHERE id = %s', [job])
         connection.execute(
             "INSERT INTO beatkeeper_suspension"
-            " (kind, effect, tag_name, tag_value, note, begins_at, lifted_by, created_by)"
+            " (kind, effect, tag_name, tag_value, reason, begins_at, lifted_by, created_by)"
             " VALUES ('pause', 'hold', 'team', 'pay', '', now(), '', '')"
         )
         values = {"jobs": [job], "reason": "paused", "now": now() + timedelta(seconds=1), "most": 500}

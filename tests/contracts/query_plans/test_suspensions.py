@@ -23,7 +23,7 @@ def connection(large: str) -> Iterator[Connection]:
 @pytest.fixture
 def settled_suspensions(connection: Connection) -> Iterator[None]:
     connection.execute(
-        "INSERT INTO beatkeeper_suspension (kind, effect, tag_name, tag_value, note, begins_at, ends_at, settled_at,"
+        "INSERT INTO beatkeeper_suspension (kind, effect, tag_name, tag_value, reason, begins_at, ends_at, settled_at,"
         " lifted_by, created_by) SELECT 'pause', 'hold', '', '', 'of a test', now() - interval '1 day',"
         " now() - interval '1 hour', CASE WHEN number > 3 THEN now() END, '', ''"
         " FROM generate_series(1, %s) AS number",
@@ -31,7 +31,7 @@ def settled_suspensions(connection: Connection) -> Iterator[None]:
     )
     connection.execute("ANALYZE beatkeeper_suspension")
     yield
-    connection.execute("DELETE FROM beatkeeper_suspension WHERE note = 'of a test'")
+    connection.execute("DELETE FROM beatkeeper_suspension WHERE reason = 'of a test'")
 
 
 def test_suspensions_that_are_settled_cost_nothing(connection: Connection, settled_suspensions: None) -> None:

@@ -33,6 +33,7 @@ from tests.support.factories import make_pool, make_queue, make_suspension, make
 pytestmark = pytest.mark.django_db
 # What has no page of its own in the admin, and why.
 WITHOUT_PAGE = {
+    "Allowance": "counts of a minute; what a tenant may do is on its page",
     "IdempotentRequest": "what an API caller was answered is nobody else's to read",
     "Breaker": "shown on the page of its job, with the button that closes it",
     "RetryBudget": "a bucket's level; a run that waits for it says so",
@@ -73,15 +74,15 @@ def their_job(theirs: Tenant, pool: Pool) -> Job:
         tenant=theirs,
         job=job,
         version=1,
-        from_at=job.created_at,
-        to_at=now(),
+        begins_at=job.created_at,
+        ends_at=now(),
         reason=SECRETIVE,
     )
     RunRequest.objects.create(tenant=theirs, pool=pool, job=job, key=SECRETIVE, spec={})
     make_worker(pool, name=f"worker-of-{SECRETIVE}")
-    make_suspension(tenant=theirs, note=SECRETIVE)
+    make_suspension(tenant=theirs, reason=SECRETIVE)
     make_suspension(pool=make_pool(shared=False, slug=f"pool-of-{SECRETIVE}"))
-    Override.objects.create(job=job, planned_at=now() + timedelta(hours=1), note=SECRETIVE)
+    Override.objects.create(job=job, planned_at=now() + timedelta(hours=1), reason=SECRETIVE)
     return job
 
 

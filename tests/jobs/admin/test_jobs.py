@@ -66,8 +66,8 @@ def filled(pool: Pool, **changes: Any) -> dict[str, Any]:
         "timezone": "Europe/Berlin",
         "every": "",
         "at": "",
-        "start": "",
-        "end": "",
+        "begins_at": "",
+        "ends_at": "",
         "calendar": "",
         "on_closed": "exclude",
         "jitter": "",
@@ -370,7 +370,7 @@ def test_the_page_of_a_job_shows_its_next_five_firings(staff: Client, job: Job) 
 def test_pause_and_resume_by_button(staff: Client, job: Job) -> None:
     press(staff, job, "pause", "holidays")
     job.refresh_from_db()
-    assert (job.status, job.status_note, job.clock.next_run_at) == (JobStatus.PAUSED, "holidays", None)
+    assert (job.status, job.status_reason, job.clock.next_run_at) == (JobStatus.PAUSED, "holidays", None)
     press(staff, job, "resume")
     job.refresh_from_db()
     assert job.status == JobStatus.ACTIVE and job.clock.next_run_at is not None
@@ -476,7 +476,7 @@ def test_tenants_and_pools_are_audited(staff: Client, tenant: Tenant) -> None:
 def test_a_pool_is_paused_and_resumed(staff: Client, pool: Pool) -> None:
     url = page("pool_change", pool.pk).removesuffix("change/")
     staff.post(f"{url}pause/", {"_form_submitted": "True", "reason": "upgrade"})
-    assert pools.pauses(pool).get().note == "upgrade"
+    assert pools.pauses(pool).get().reason == "upgrade"
     staff.post(f"{url}resume/", {"_form_submitted": "True"})
     assert not pools.pauses(pool).exists()
     assert {"pool.paused", "pool.resumed"} <= set(AuditEntry.objects.values_list("action", flat=True))

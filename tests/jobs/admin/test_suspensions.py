@@ -49,7 +49,7 @@ def press(client: Client, url: str, **fields: Any) -> Any:
 
 
 def filled(**fields: Any) -> dict[str, Any]:
-    empty = {"kind": "pause", "tenant": "", "pool": "", "tag": "", "effect": "", "note": ""}
+    empty = {"kind": "pause", "tenant": "", "pool": "", "tag": "", "effect": "", "reason": ""}
     return {**empty, "begins_at": "", "ends_at": "", **fields}
 
 
@@ -65,8 +65,23 @@ def lift(client: Client, suspension: Suspension) -> Any:
     )
 
 
+def test_an_operator_of_a_tenant_blacks_out_one_of_its_jobs(client: Client, tenant: Tenant) -> None:
+    operator = member(client, tenant, Role.OPERATOR)
+    job, of_others = post_job(tenant, name="settle"), post_job()
+    given = {"kind": "blackout", "tenant": str(tenant.pk), "ends_at": as_text(now() + HOUR)}
+    assert operator.post(page("suspension_add"), filled(**given, job=str(job.pk))).status_code == 302
+    suspension = Suspension.objects.get()
+    assert (suspension.job, suspension.effect) == (job, "skip")
+    shown = operator.get(page("suspension_change", suspension.pk)).content.decode()
+    assert "the job settle of payments" in shown
+    assert errors(operator.post(page("suspension_add"), filled(**given, job=str(of_others.pk)))).keys() == {
+        "job"
+    }
+    assert Suspension.objects.count() == 1
+
+
 def test_an_operator_of_the_platform_pauses_everything(staff: Client) -> None:
-    answer = staff.post(page("suspension_add"), filled(everything="on", note="database move"))
+    answer = staff.post(page("suspension_add"), filled(everything="on", reason="database move"))
     assert answer.status_code == 302
     suspension = Suspension.objects.get()
     assert (suspension.tenant, suspension.pool, suspension.tag_name, suspension.effect) == (
@@ -126,17 +141,17 @@ def test_a_mistake_is_shown_at_its_field(staff: Client, fields: dict[str, Any], 
 
 
 def test_a_suspension_is_changed_and_lifted(staff: Client) -> None:
-    suspension = make_suspension(tag_name="team", note="old")
+    suspension = make_suspension(tag_name="team", reason="old")
     shown = staff.get(page("suspension_change", suspension.pk))
     assert shown.status_code == 200
     form = shown.context["adminform"].form
     end = as_text(now() + HOUR)
-    fields = {**{name: form[name].value() or "" for name in form.fields}, "note": "new", "ends_at": end}
+    fields = {**{name: form[name].value() or "" for name in form.fields}, "reason": "new", "ends_at": end}
     del fields["everything"]
     answer = staff.post(page("suspension_change", suspension.pk), fields)
     assert answer.status_code == 302, errors(answer)
     suspension.refresh_from_db()
-    assert (suspension.note, as_text(suspension.ends_at or now())) == ("new", end)
+    assert (suspension.reason, as_text(suspension.ends_at or now())) == ("new", end)
     staff.post(page("suspension_change", suspension.pk), {**fields, "tag": "other", "effect": "hold"})
     suspension.refresh_from_db()
     assert (suspension.tag_name, suspension.effect) == ("team", "catch_up")
@@ -157,7 +172,9 @@ def test_a_planned_one_is_changed_whole(staff: Client) -> None:
 def test_one_that_is_over_is_only_looked_at(staff: Client) -> None:
     suspension = make_suspension(ends_at=now() - HOUR / 2)
     shown = staff.get(page("suspension_change", suspension.pk))
-    assert shown.status_code == 200 and b'name="note"' not in shown.content and b"lift/" not in shown.content
+    assert (
+        shown.status_code == 200 and b'name="reason"' not in shown.content and b"lift/" not in shown.content
+    )
     assert lift(staff, suspension).status_code == 403
     assert staff.post(page("suspension_change", suspension.pk), filled(tag="x")).status_code == 403
 
@@ -201,35 +218,35 @@ def test_a_viewer_makes_and_lifts_nothing(client: Client, tenant: Tenant) -> Non
     assert viewer.get(page("suspension_changelist")).context["cl"].result_count == 1
     assert viewer.get(page("suspension_add")).status_code == 403
     assert lift(viewer, suspension).status_code == 403
-    assert viewer.post(page("suspension_change", suspension.pk), filled(note="x")).status_code == 403
+    assert viewer.post(page("suspension_change", suspension.pk), filled(reason="x")).status_code == 403
 
 
 def test_a_member_sees_what_concerns_it(client: Client, tenant: Tenant) -> None:
     theirs = member(client, tenant, Role.ADMIN)
     own = make_suspension(tenant=tenant)
-    everything = make_suspension(created_by="olga", note="database move")
-    make_suspension(pool=make_pool(shared=False), note="competitor")
-    of_others = make_suspension(tenant=make_tenant(slug="competitor"), note="competitor")
+    everything = make_suspension(created_by="olga", reason="database move")
+    make_suspension(pool=make_pool(shared=False), reason="competitor")
+    of_others = make_suspension(tenant=make_tenant(slug="competitor"), reason="competitor")
     answer = theirs.get(page("suspension_changelist"))
     assert set(answer.context["cl"].result_list) == {own, everything}
     assert b"competitor" not in answer.content
     assert b"the platform" in answer.content and b"olga" not in answer.content
     shown = theirs.get(page("suspension_change", everything.pk))
-    assert shown.status_code == 200 and b'name="note"' not in shown.content and b"olga" not in shown.content
+    assert shown.status_code == 200 and b'name="reason"' not in shown.content and b"olga" not in shown.content
     assert lift(theirs, everything).status_code == 403
-    assert theirs.post(page("suspension_change", everything.pk), filled(note="x")).status_code == 403
+    assert theirs.post(page("suspension_change", everything.pk), filled(reason="x")).status_code == 403
     assert lift(theirs, of_others).status_code == 403
     assert theirs.get(page("suspension_change", of_others.pk)).status_code == 302
 
 
 def test_the_dashboard_says_what_is_stopped(client: Client, tenant: Tenant) -> None:
-    make_suspension(tenant=tenant, note="quarter end")
-    make_suspension(note="database move", created_by="olga")
-    make_suspension(tenant=make_tenant(), note="of others")
-    make_suspension(tenant=tenant, note="over", ends_at=now() - HOUR / 2)
+    make_suspension(tenant=tenant, reason="quarter end")
+    make_suspension(reason="database move", created_by="olga")
+    make_suspension(tenant=make_tenant(), reason="of others")
+    make_suspension(tenant=tenant, reason="over", ends_at=now() - HOUR / 2)
     theirs = member(client, tenant, Role.VIEWER)
     answer = theirs.get(reverse("admin:index"))
-    assert {suspension["note"] for suspension in answer.context["suspensions"]} == {
+    assert {suspension["reason"] for suspension in answer.context["suspensions"]} == {
         "quarter end",
         "database move",
     }
@@ -250,7 +267,7 @@ def why(staff: Client, job: Job) -> str:
 def test_a_job_says_why_it_does_not_run(staff: Client, job: Job) -> None:
     make_worker(job.pool)
     assert why(staff, job) == ""
-    make_suspension(pool=job.pool, effect=Effect.HOLD, note="upgrade", ends_at=now() + HOUR)
+    make_suspension(pool=job.pool, effect=Effect.HOLD, reason="upgrade", ends_at=now() + HOUR)
     assert "Paused" in why(staff, job) and "upgrade" in why(staff, job)
     Suspension.objects.all().delete()
     queue = make_queue(job)
@@ -271,12 +288,12 @@ def test_a_job_is_paused_until(staff: Client, job: Job) -> None:
     assert wrong.status_code == 200 and b"is not an instant" in wrong.content
     press(staff, job_button(job, "pause"), until=until, reason="deploy")
     job.refresh_from_db()
-    assert (job.status, job.status_note) == (JobStatus.PAUSED, "deploy")
+    assert (job.status, job.status_reason) == (JobStatus.PAUSED, "deploy")
     assert as_text(job.paused_until or now()) == until
 
 
 def test_resuming_shows_what_was_missed_and_asks_what_to_do(staff: Client, tenant: Tenant) -> None:
-    job = post_job(tenant, schedule={"every": 60, "start": as_text(now() - 24 * HOUR)})
+    job = post_job(tenant, schedule={"every": 60, "begins_at": as_text(now() - 24 * HOUR)})
     pause_job(job)
     Job.objects.filter(pk=job.pk).update(status_at=now() - HOUR)
     patch_anchor(job)
@@ -299,7 +316,7 @@ def test_a_time_is_skipped_moved_and_restored(staff: Client, job: Job) -> None:
     [(first, _), (second, _), *_] = dialog.context["form"].fields["planned_at"].choices
     press(staff, job_button(job, "set_override"), planned_at=first, what="skip", reason="holiday")
     change = Override.objects.get()
-    assert (as_text(change.planned_at), change.moved_to, change.note) == (first, None, "holiday")
+    assert (as_text(change.planned_at), change.moved_to, change.reason) == (first, None, "holiday")
     firings = staff.get(page("job_change", job.pk)).context["firings"]
     assert firings[0] == {"at": ANY, "words": "skipped by olga: holiday", "dropped": True}
     without = press(staff, job_button(job, "set_override"), planned_at=second, what="move")

@@ -159,7 +159,7 @@ def test_a_tenant_sees_and_names_only_its_own(caller: Caller) -> None:
         caller.patch("calendars/us-holidays", {}),
         caller.delete("calendars/us-holidays"),
     ):
-        assert refusal(answer, 404)["detail"] == "there is no calendar 'us-holidays'"
+        assert refusal(answer, 404)["detail"] == 'there is no calendar "us-holidays"'
     problem = refusal(caller.post("jobs", by_calendar()), 400, "schedule.calendar.name")
     assert "us-holidays" not in problem["hint"] and problem["code"] == "unknown_calendar"
     assert caller.post("calendars", HOLIDAYS).status_code == 201
@@ -242,7 +242,7 @@ def test_one_time_on_a_closed_day_is_refused_or_moved(caller: Caller) -> None:
 
 def test_a_schedule_nobody_saved_is_shown_with_its_calendar(caller: Caller) -> None:
     caller.post("calendars", {"name": "us-holidays", "weekly": {"mon": [["00:00", "24:00"]]}})
-    body = caller.post("schedules/preview", {"schedule": by_calendar()["schedule"], "n": 3}).json()
+    body = caller.post("schedules/preview", {"schedule": by_calendar()["schedule"], "limit": 3}).json()
     assert len(body["times"]) == 3 and body["schedule_description"].endswith("not when us-holidays is closed")
     refusal(
         caller.post("schedules/preview", {"schedule": by_calendar("none")["schedule"]}),

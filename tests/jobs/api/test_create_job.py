@@ -8,10 +8,11 @@ import pytest
 
 from auditlog.models import AuditEntry
 from jobs.clock import database_now
-from jobs.models import IdempotentRequest, Job, JobClock, JobVersion, Overlap
+from jobs.models import IdempotentRequest, Job, JobClock, JobVersion, Overlap, Pool
+from jobs.spec.fields import FIELDS
 from runs.models import JobGate
 from tests.support.api_client import Caller, refusal
-from tests.support.factories import TASK, job_spec, make_pool, make_tenant, post_job
+from tests.support.factories import TASK, job_spec, make_pool, make_tenant, make_worker, post_job
 
 pytestmark = pytest.mark.django_db
 
@@ -48,6 +49,36 @@ def test_a_one_time_job_is_given_in_local_time(caller: Caller) -> None:
     assert "timezone beside it" in problem["hint"]
 
 
+@pytest.mark.parametrize(("known", "statements"), [(True, 13), (False, 15)])
+def test_a_creation_takes_few_statements(
+    caller: Caller, known: bool, statements: int, django_assert_num_queries: Any
+) -> None:
+    """Nothing is read back. All that workers know is read only if they do not know the target."""
+    if known:
+        make_worker(Pool.objects.get(), known_targets=[TASK])
+    caller.post("jobs", job_spec())
+    with django_assert_num_queries(statements):
+        assert caller.post("jobs", job_spec(schedule={"every": 60})).status_code == 201
+
+
+def test_a_creation_is_answered_with_what_is_stored(caller: Caller) -> None:
+    kwargs = {
+        "big": 1.5e15,
+        "small": 1e-9,
+        "whole": 10**30,
+        "text": "é",
+        "list": [1.0, None, {"b": 1, "a": 2}],
+    }
+    spec = job_spec(
+        target={"kind": "celery", "task": TASK, "kwargs": kwargs}, retry={"base": 1.5}, tags={"b": "c"}
+    )
+    made = caller.post("jobs", spec).json()
+    read = caller.get(made["links"]["self"]).json()
+    assert {
+        name: value for name, value in made.items() if name not in ("warnings", "estimated_start_at")
+    } == {name: value for name, value in read.items() if name != "warnings"}
+
+
 def test_a_job_is_created_with_its_defaults(caller: Caller) -> None:
     spec = job_spec(name="settle", schedule={"cron": "*/5 * * * *", "timezone": "America/New_York"})
     response = caller.post("jobs", spec)
@@ -78,7 +109,7 @@ def test_every_field_comes_back_as_it_was_given(caller: Caller) -> None:
         "name": "nightly report",
         "description": "for the board",
         "target": {"kind": "command", "argv": ["report", "--all"], "env": {"LANG": "C"}},
-        "schedule": {"every": "PT30S", "end": "2100-01-01T00:00:00.000Z"},
+        "schedule": {"every": "PT30S", "ends_at": "2100-01-01T00:00:00.000Z"},
         "priority": 0,
         "pool": "default",
         "timeout": "PT1M30S",
@@ -109,7 +140,7 @@ def test_what_is_shown_can_be_posted_again(caller: Caller) -> None:
     read_only = (
         "id",
         "status",
-        "status_note",
+        "status_reason",
         "status_at",
         "paused_until",
         "missed_so_far",
@@ -165,7 +196,11 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("interval of nonsense", {"schedule": {"every": "often"}}, "schedule.every"),
     ("one time in the past", {"schedule": {"at": "2001-01-01T00:00:00Z"}}, "schedule.at"),
     ("one time without an offset", {"schedule": {"at": "2099-01-01T00:00:00"}}, "schedule.at"),
-    ("schedule that is over", {"schedule": {"every": 60, "end": "2001-01-01T00:00:00Z"}}, "schedule.end"),
+    (
+        "schedule that is over",
+        {"schedule": {"every": 60, "ends_at": "2001-01-01T00:00:00Z"}},
+        "schedule.ends_at",
+    ),
     ("two kinds of schedule", {"schedule": {"every": 60, "cron": "* * * * *"}}, "schedule"),
     ("schedule of a wrong type", {"schedule": "hourly"}, "schedule"),
     ("unknown field of the schedule", {"schedule": {"cron": "* * * * *", "zone": "UTC"}}, "schedule.zone"),
@@ -290,6 +325,11 @@ def test_a_hint_names_what_was_meant(caller: Caller) -> None:
     assert "pause" in hint(status="paused")
 
 
+def test_a_hint_names_every_field_of_a_job(caller: Caller) -> None:
+    hint = refusal(caller.post("jobs", job_spec(interval=5)), 400, "interval")["hint"]
+    assert all(name in hint for name in FIELDS)
+
+
 def test_all_mistakes_are_named_at_once(caller: Caller) -> None:
     response = caller.post("jobs", {"priority": 2000, "overlap": "x", "colour": "red"})
     errors = refusal(response, 400)["errors"]
@@ -322,11 +362,12 @@ def test_a_kind_the_pool_does_not_run_is_refused(caller: Caller) -> None:
 
 
 def test_a_name_is_given_once_in_a_tenant(caller: Caller) -> None:
-    post_job(caller.tenant, name="settle")
+    settle = post_job(caller.tenant, name="settle")
     post_job(make_tenant(), name="taken elsewhere")
     before = rows()
     problem = refusal(caller.post("jobs", job_spec(name="settle")), 409, "name")
     assert problem["code"] == "duplicate_name" and rows() == before
+    assert problem["link"] == f"/api/v1/jobs/{settle.pk}"
     assert caller.post("jobs", job_spec(name="taken elsewhere")).status_code == 201
 
 

@@ -87,6 +87,8 @@ def test_who_may_not_write_targets_sees_no_secrets_in_them(tenant: Tenant, pool:
         ({"declarations": ["x"]}, "declarations[0]"),
         ({"declarations": [{"name": "x" * 121}]}, "declarations[0].name"),
         ({"declarations": [{"name": "a\nb"}]}, "declarations[0].name"),
+        ({"declarations": [{"name": "settle", "source": {}}]}, "declarations[0].source"),
+        ({"declarations": [{"name": "settle", "source": "x" * 201}]}, "declarations[0].source"),
         ({"again": [1]}, "again"),
         ({"withdraw": "settle"}, "withdraw"),
         ({"withdraw": ["x" * 121]}, "withdraw"),

@@ -84,7 +84,12 @@ def test_the_present_etag_is_taken_also_made_weak_or_in_a_list(caller: Caller, n
     refusal(CHANGES["patch"](caller, job, seen), 412)
 
 
-@pytest.mark.parametrize("named", ["1", "abc", '"open', ""])
+def test_a_star_in_quotes_is_an_etag_like_others(caller: Caller) -> None:
+    job, _ = made(caller)
+    refusal(CHANGES["patch"](caller, job, '"*"'), 412)
+
+
+@pytest.mark.parametrize("named", ["1", "abc", '"open', '"one", two', '"one" "two"', ""])
 def test_an_etag_without_its_quotes_is_refused(caller: Caller, named: str) -> None:
     job, _ = made(caller)
     for change in CHANGES.values():

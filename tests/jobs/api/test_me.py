@@ -17,6 +17,7 @@ def test_a_key_learns_its_tenant_its_role_and_its_pools(tenant: Tenant, own_pool
         "tenant": "acme",
         "role": role,
         "pools": ["default", "payments"],
+        "requests_per_minute": {"key": 15_000, "tenant": 30_000},
     }
 
 

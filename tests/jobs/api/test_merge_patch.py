@@ -79,9 +79,9 @@ def test_a_schedule_of_another_kind_names_what_is_gone(caller: Caller, also: dic
 
 
 def test_an_interval_keeps_its_start(caller: Caller) -> None:
-    job = made(caller, schedule={"every": 60, "start": "2026-01-01T00:00:00Z"})
+    job = made(caller, schedule={"every": 60, "begins_at": "2026-01-01T00:00:00Z"})
     answer = patched(caller, job, schedule={"every": 120})
-    assert answer["schedule"] == {"every": "PT2M", "start": "2026-01-01T00:00:00.000Z"}
+    assert answer["schedule"] == {"every": "PT2M", "begins_at": "2026-01-01T00:00:00.000Z"}
 
 
 def test_a_local_time_keeps_its_zone_until_an_instant_takes_its_place(caller: Caller) -> None:

@@ -38,10 +38,15 @@ def later(text: str, by: timedelta) -> str:
 
 def test_a_time_is_skipped_shown_and_restored(caller: Caller, job: Job) -> None:
     first = times(caller, job)[0]
-    answer = caller.post(f"jobs/{job.pk}/times", {"planned_at": first, "skip": True, "note": "holiday"})
+    answer = caller.post(f"jobs/{job.pk}/times", {"planned_at": first, "skip": True, "reason": "holiday"})
     made = answer.json()
     assert answer.status_code == 201 and answer["Location"] == made["links"]["self"]
-    assert (made["planned_at"], made["skip"], made["move_to"], made["note"]) == (first, True, None, "holiday")
+    assert (made["planned_at"], made["skip"], made["move_to"], made["reason"]) == (
+        first,
+        True,
+        None,
+        "holiday",
+    )
     assert (made["created_by"], made["done_at"], made["run"]) == (str(caller.key), None, None)
     assert caller.get(made["links"]["self"]).json() == made and UUID(made["id"]).version == 4
     assert caller.get(f"jobs/{job.pk}/times").json()["results"] == [made]
@@ -64,7 +69,8 @@ def test_the_next_run_is_past_skipped_times_and_with_moved_ones(caller: Caller, 
         return found
 
     def change(planned_at: str, **how: Any) -> None:
-        assert caller.post(f"jobs/{job.pk}/times", {"planned_at": planned_at, **how}).status_code == 201
+        answer = caller.post(f"jobs/{job.pk}/times", {"planned_at": planned_at, **how})
+        assert answer.status_code in (200, 201), answer.content
 
     change(first, skip=True)
     assert next_run() == second
@@ -90,6 +96,22 @@ def test_a_time_is_moved(caller: Caller, job: Job) -> None:
     assert caller.get(f"jobs/{job.pk}").json()["next_run_at"] == to
     shown = ahead(caller, job)[1]
     assert (shown["planned_at"], shown["starts_at"], shown["moved_to"]) == (second, to, to)
+
+
+def test_a_later_request_for_the_same_time_changes_its_override(caller: Caller, job: Job) -> None:
+    first = times(caller, job)[0]
+    made = caller.post(f"jobs/{job.pk}/times", {"planned_at": first, "skip": True}).json()
+    to = later(first, HOUR / 2)
+    body = {"planned_at": first, "move_to": to}
+    changed = caller.post(f"jobs/{job.pk}/times", body, Idempotency_Key="k")
+    assert changed.status_code == 200 and "Location" not in changed
+    assert changed.json() == {**made, "skip": False, "move_to": to}
+    assert caller.get(made["links"]["self"]).json() == changed.json()
+    again = caller.post(f"jobs/{job.pk}/times", body, Idempotency_Key="k")
+    assert (again.status_code, again.json()) == (200, changed.json())
+    operation = caller.get("schema", format="json").json()["paths"]["/api/v1/jobs/{job_id}/times"]["post"]
+    answers = operation["responses"]
+    assert answers["200"]["content"] == answers["201"]["content"]
 
 
 def test_a_done_override_leads_to_its_run_and_stays(caller: Caller, job: Job) -> None:
@@ -164,14 +186,14 @@ def test_the_preview_shows_what_a_suspension_will_do(caller: Caller, job: Job) -
         tenant=caller.tenant,
         begins_at=now(),
         ends_at=read(first, "first") + HOUR / 2,
-        note="inventory",
+        reason="inventory",
     )
     hold = make_suspension(
         effect=Effect.HOLD, begins_at=read(second, "second"), ends_at=ends, created_by="olga"
     )
-    make_suspension(tenant=make_tenant(), note="of others")
+    make_suspension(tenant=make_tenant(), reason="of others")
     dropped, held, free, *_ = ahead(caller, job)
-    assert dropped["starts_at"] is None and dropped["suspension"]["note"] == "inventory"
+    assert dropped["starts_at"] is None and dropped["suspension"]["reason"] == "inventory"
     assert dropped["description"] == "no run, blackout: inventory" and not dropped["suspension"]["held"]
     assert held["starts_at"] == as_text(ends) and held["suspension"]["held"]
     assert held["suspension"]["link"] == f"/api/v1/pauses/{hold.public_id}"

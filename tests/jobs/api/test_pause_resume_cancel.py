@@ -21,7 +21,7 @@ def test_pause_and_resume_move_the_status_and_the_next_time(caller: Caller) -> N
     job = post_job(caller.tenant, schedule={"every": 60})
     paused = caller.post(f"jobs/{job.pk}/pause", {"reason": "deploy"})
     assert paused.status_code == 200
-    assert (paused.json()["status"], paused.json()["status_note"]) == ("paused", "deploy")
+    assert (paused.json()["status"], paused.json()["status_reason"]) == ("paused", "deploy")
     assert paused.json()["next_run_at"] is None
     resumed = caller.post(f"jobs/{job.pk}/resume").json()
     assert resumed["status"] == "active" and resumed["next_run_at"] is not None

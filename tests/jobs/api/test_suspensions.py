@@ -35,16 +35,27 @@ def make(caller: Caller, address: str, **more: Any) -> dict[str, Any]:
 
 @BOTH
 def test_it_is_made_read_and_listed(caller: Caller, address: str) -> None:
-    answer = caller.post(address, asked(address, note="quarter end"))
+    answer = caller.post(address, asked(address, reason="quarter end"))
     made = answer.json()
     assert answer.status_code == 201 and answer["Location"] == made["links"]["self"]
     assert (made["tag"], made["pool"], made["everything"]) == ("team:payments", None, False)
     assert made["concerns"] == "all jobs of acme tagged team:payments"
-    assert (made["state"], made["note"], made["own"]) == ("in_force", "quarter end", True)
+    assert (made["state"], made["reason"], made["own"]) == ("in_force", "quarter end", True)
     assert made["created_by"] == str(caller.key)
     assert caller.get(made["links"]["self"]).json() == made
     assert caller.get(address).json()["results"] == [{**made, "jobs_concerned": None, "warnings": []}]
     assert AuditEntry.objects.get(action="suspension.created").actor == str(caller.key)
+
+
+@BOTH
+def test_one_of_a_single_job_links_to_it(caller: Caller, address: str) -> None:
+    job = post_job(caller.tenant, name="settle", tags={"team": "payments"})
+    made = make(caller, address, tag=None, job=str(job.pk))
+    assert (made["job"], made["tag"], made["everything"]) == (str(job.pk), None, False)
+    assert (made["concerns"], made["jobs_concerned"]) == ("the job settle of acme", 1)
+    assert caller.get(made["links"]["job"]).json()["name"] == "settle"
+    assert make(caller, address)["job"] is None and "job" not in make(caller, address)["links"]
+    refusal(caller.post(address, asked(address, job=str(post_job().pk))), 400, "job")
 
 
 @BOTH
@@ -56,7 +67,7 @@ def test_one_that_concerns_no_job_is_answered_with_a_warning(caller: Caller, add
     assert (made["jobs_concerned"], made["warnings"]) == (1, [])
     made = make(caller, address, tag="team:paymnts")
     assert made["jobs_concerned"] == 0 and "none of the jobs there are" in made["warnings"][0]
-    assert caller.patch(f"{address}/{made['id']}", {"note": "x"}).json()["jobs_concerned"] == 0
+    assert caller.patch(f"{address}/{made['id']}", {"reason": "x"}).json()["jobs_concerned"] == 0
 
 
 @BOTH
@@ -93,7 +104,7 @@ def test_its_end_can_be_changed(caller: Caller, address: str) -> None:
     assert problem["code"] == "suspension_has_begun" and "lift" in problem["hint"]
     caller.post(f"{address}/{made['id']}/lift")
     assert (
-        refusal(caller.patch(f"{address}/{made['id']}", {"note": "x"}), 409)["code"] == "suspension_is_over"
+        refusal(caller.patch(f"{address}/{made['id']}", {"reason": "x"}), 409)["code"] == "suspension_is_over"
     )
 
 
@@ -156,7 +167,7 @@ def test_a_viewer_only_looks(tenant: Tenant, pool: Pool, caller: Caller, address
     assert viewer.get(address).status_code == 200
     refusal(viewer.post(address, asked(address)), 403)
     refusal(viewer.post(f"{address}/{made['id']}/lift"), 403)
-    refusal(viewer.patch(f"{address}/{made['id']}", {"note": "x"}), 403)
+    refusal(viewer.patch(f"{address}/{made['id']}", {"reason": "x"}), 403)
     refusal(viewer.delete(f"{address}/{made['id']}"), 403)
     assert operator.post(address, asked(address)).status_code == 201
 
@@ -169,7 +180,7 @@ def test_another_tenants_look_like_none(caller: Caller, address: str) -> None:
     nothing = refusal(caller.get(f"{address}/{nobody}"), 404)
     for answer in (
         caller.get(f"{address}/{other.public_id}"),
-        caller.patch(f"{address}/{other.public_id}", {"note": "x"}),
+        caller.patch(f"{address}/{other.public_id}", {"reason": "x"}),
         caller.post(f"{address}/{other.public_id}/lift"),
         caller.delete(f"{address}/{other.public_id}"),
     ):
@@ -179,7 +190,7 @@ def test_another_tenants_look_like_none(caller: Caller, address: str) -> None:
         )
     assert caller.get(address).json()["results"] == []
     other.refresh_from_db()
-    assert other.lifted_at is None and other.note == ""
+    assert other.lifted_at is None and other.reason == ""
 
 
 @BOTH
@@ -196,13 +207,13 @@ def test_one_cannot_be_made_for_others(caller: Caller, address: str) -> None:
 
 
 def test_the_platforms_own_are_seen_and_not_changed(caller: Caller) -> None:
-    suspension = make_suspension(note="database move", created_by="olga")
+    suspension = make_suspension(reason="database move", created_by="olga")
     shown = caller.get(f"pauses/{suspension.public_id}").json()
-    assert (shown["own"], shown["created_by"], shown["note"]) == (False, "the platform", "database move")
+    assert (shown["own"], shown["created_by"], shown["reason"]) == (False, "the platform", "database move")
     assert shown["concerns"] == "all jobs" and "olga" not in str(shown)
     for answer in (
         caller.post(f"pauses/{suspension.public_id}/lift"),
-        caller.patch(f"pauses/{suspension.public_id}", {"note": "x"}),
+        caller.patch(f"pauses/{suspension.public_id}", {"reason": "x"}),
         caller.delete(f"pauses/{suspension.public_id}"),
     ):
         assert "operators" in refusal(answer, 403)["detail"]

@@ -205,11 +205,11 @@ def test_times_since_the_edit_that_were_reported_already_are_not_reported_again(
     span = MissedSpan.objects.get(job=job)
     Calendar.objects.filter(pk=calendar.pk).update(rearmed_to=NO_JOB)
     rearm_all()
-    assert known(job) >= span.to_at
+    assert known(job) >= span.ends_at
     trigger()
     job.refresh_from_db()
     assert job.status == JobStatus.ACTIVE
-    assert MissedSpan.objects.get(job=job).from_at == span.from_at and not Run.objects.exists()
+    assert MissedSpan.objects.get(job=job).begins_at == span.begins_at and not Run.objects.exists()
 
 
 def test_a_job_younger_than_the_edit_makes_up_for_nothing_before_itself(calendar: Calendar) -> None:
@@ -240,7 +240,7 @@ def test_a_schedule_without_any_open_time_ends_and_goes_on_when_it_has_one(calen
     rearm_all()
     job.refresh_from_db()
     assert job.status == JobStatus.FINISHED and next_of(job) is None
-    assert job.status_note == "No time of its schedule is open in days."
+    assert job.status_reason == "No time of its schedule is open in days."
     edit_calendar(calendar, {"weekly": {}})
     rearm_all()
     job.refresh_from_db()
@@ -273,7 +273,7 @@ def test_a_job_that_cannot_be_read_is_unrunnable_and_the_others_go_on(calendar: 
     close(calendar, first)
     rearm_all()
     poison.refresh_from_db()
-    assert poison.status == JobStatus.UNRUNNABLE and "61 is above 59" in poison.status_note
+    assert poison.status == JobStatus.UNRUNNABLE and "61 is above 59" in poison.status_reason
     assert next_of(poison) is None and {known(job) for job in jobs} == {first + DAY}
     assert AuditEntry.objects.get(action="job.unrunnable").object_id == str(poison.pk)
 

@@ -164,6 +164,7 @@ def test_known_expressions_are_read_as_croniter_reads_them(expression: str) -> N
     assert difference(expression) == ""
 
 
+@pytest.mark.exhaustive
 @settings(derandomize=True, deadline=None, max_examples=1_500, database=None)
 @given(expressions())
 def test_any_expression_is_read_as_croniter_reads_it_but_for_named_rules(expression: str) -> None:

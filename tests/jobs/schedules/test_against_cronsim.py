@@ -127,6 +127,7 @@ def looked_at(zone: str) -> set[Change]:
     return {max(known, key=lambda c: abs(c.jump)), *known[-2:]}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("zone", ZONES)
 def test_known_expressions_differ_from_cronsim_by_named_rules_only(zone: str) -> None:
     for change in looked_at(zone):
@@ -136,6 +137,7 @@ def test_known_expressions_differ_from_cronsim_by_named_rules_only(zone: str) ->
             assert unexplained(differences(expression, zone, start, 300 if frequent else 24)) == []
 
 
+@pytest.mark.exhaustive
 @settings(derandomize=True, deadline=None, max_examples=250, database=None)
 @given(expressions(), zones_and_instants())
 def test_any_expression_differs_from_cronsim_by_named_rules_only(

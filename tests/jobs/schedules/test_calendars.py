@@ -133,11 +133,11 @@ def test_the_second_pass_of_an_hour_is_open_again() -> None:
 
 def test_start_and_end_bound_where_times_come_from_and_where_they_go() -> None:
     saturdays = {"cron": "0 10 * * SAT", "timezone": NEW_YORK}
-    from_sunday = keep({**saturdays, "start": "2026-11-22T00:00:00-05:00"}, OFFICE, "next")
+    from_sunday = keep({**saturdays, "begins_at": "2026-11-22T00:00:00-05:00"}, OFFICE, "next")
     assert local(from_sunday, FRIDAY, 1) == ["11-30 10:00"]
-    until_sunday = keep({**saturdays, "end": "2026-11-29T00:00:00-05:00"}, OFFICE, "next")
+    until_sunday = keep({**saturdays, "ends_at": "2026-11-29T00:00:00-05:00"}, OFFICE, "next")
     assert local(until_sunday, FRIDAY, 5) == ["11-23 10:00"]
-    from_saturday = keep({**saturdays, "start": "2026-11-21T00:00:00-05:00"}, OFFICE, "previous")
+    from_saturday = keep({**saturdays, "begins_at": "2026-11-21T00:00:00-05:00"}, OFFICE, "previous")
     assert local(from_saturday, FRIDAY, 1) == ["11-27 10:00"]
 
 
@@ -153,6 +153,7 @@ HOSTILE_DAYS = {day: [[f"{hour:02}:00", f"{hour:02}:01"] for hour in range(24)] 
 HOSTILE_DATES = [(date(2026, 11, 19) + n * DAY).isoformat() for n in range(2000)]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("on_closed", ["exclude", "next", "previous"])
 @pytest.mark.parametrize(
     "cron, dates",
@@ -300,8 +301,8 @@ def cases(draw: st.DrawFn) -> tuple[OnCalendar, Cron, WorkingTime, datetime]:
     plain: dict[str, Any] = {"cron": draw(st.sampled_from(CRONS)), "timezone": zone}
     on_closed = draw(st.sampled_from(["exclude", "next", "previous"]))
     if draw(st.integers(0, 3)) == 0:
-        plain["start"] = (moment - draw(st.integers(0, 4)) * DAY).strftime("%Y-%m-%dT%H:%M:%S.500Z")
-        plain["end"] = (moment + draw(st.integers(1, 9)) * DAY).strftime("%Y-%m-%dT%H:%M:%SZ")
+        plain["begins_at"] = (moment - draw(st.integers(0, 4)) * DAY).strftime("%Y-%m-%dT%H:%M:%S.500Z")
+        plain["ends_at"] = (moment + draw(st.integers(1, 9)) * DAY).strftime("%Y-%m-%dT%H:%M:%SZ")
     read = parse(plain, "job")
     assert isinstance(read, Cron)
     return keep(plain, calendar, on_closed), read, read_calendar(calendar), moment
@@ -340,7 +341,7 @@ def looked_at(
 ) -> list[datetime]:
     """Read a pattern's times on the clock as its times in UTC; what is in a gap moves as it is written."""
     reach = (REACH + 12) * DAY
-    start, end = plain.start or first - reach, plain.end or last + reach
+    start, end = plain.begins_at or first - reach, plain.ends_at or last + reach
     on_the_clock = parse({"cron": plain.expression}, "job")
     wall = next_after(on_the_clock, first - reach, anchor=first)
     found: set[datetime | None] = set()
@@ -362,6 +363,7 @@ def shows_twice_differently(schedule: OnCalendar, working: WorkingTime) -> bool:
     return schedule.base.zone is not working.zone and schedule.base.pattern.interval_like
 
 
+@pytest.mark.exhaustive
 @settings(derandomize=True, deadline=None, max_examples=120, database=None)
 @given(cases())
 def test_times_are_those_found_by_looking_at_every_one(
@@ -391,6 +393,7 @@ def test_times_are_those_found_by_looking_at_every_one(
         assert before == (expected[latest] if latest >= 0 else None)
 
 
+@pytest.mark.exhaustive
 @settings(derandomize=True, deadline=None, max_examples=200, database=None)
 @given(st.data())
 def test_an_interval_leaves_out_exactly_what_is_closed(data: st.DataObject) -> None:

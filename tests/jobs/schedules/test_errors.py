@@ -149,9 +149,9 @@ OTHERS: list[tuple[object, str, str]] = [
     ),
     ({"every": 30, "timezone": "UTC"}, "schedule.timezone", "timezone has no meaning beside every"),
     (
-        {"at": "2026-11-18T12:00:00Z", "end": "2027-01-01T00:00:00Z"},
-        "schedule.end",
-        "end has no meaning beside at",
+        {"at": "2026-11-18T12:00:00Z", "ends_at": "2027-01-01T00:00:00Z"},
+        "schedule.ends_at",
+        "ends_at has no meaning beside at",
     ),
     (
         {"cron": "* * * * *", "timezone": "Mars/Base"},
@@ -178,16 +178,16 @@ OTHERS: list[tuple[object, str, str]] = [
     ({"every": "P1M"}, "schedule.every", "P1M has years or months"),
     ({"every": "P1Y"}, "schedule.every", "P1Y has years or months"),
     ({"every": "P1Y2DT3H"}, "schedule.every", "P1Y2DT3H has years or months"),
-    ({"every": "P"}, "schedule.every", "'P' is not a duration"),
-    ({"every": "PT"}, "schedule.every", "'PT' is not a duration"),
-    ({"every": "P1DT"}, "schedule.every", "'P1DT' is not a duration"),
-    ({"every": "PT1.5H"}, "schedule.every", "'PT1.5H' is not a duration"),
-    ({"every": "-PT5S"}, "schedule.every", "'-PT5S' is not a duration"),
-    ({"every": "30"}, "schedule.every", "'30' is not a duration"),
-    ({"every": "PT30S\n"}, "schedule.every", "'PT30S\\n' is not a duration"),
+    ({"every": "P"}, "schedule.every", '"P" is not a duration'),
+    ({"every": "PT"}, "schedule.every", '"PT" is not a duration'),
+    ({"every": "P1DT"}, "schedule.every", '"P1DT" is not a duration'),
+    ({"every": "PT1.5H"}, "schedule.every", '"PT1.5H" is not a duration'),
+    ({"every": "-PT5S"}, "schedule.every", '"-PT5S" is not a duration'),
+    ({"every": "30"}, "schedule.every", '"30" is not a duration'),
+    ({"every": "PT30S\n"}, "schedule.every", '"PT30S\\n" is not a duration'),
     ({"at": 5}, "schedule.at", "a number is not an instant"),
-    ({"at": "tomorrow"}, "schedule.at", "'tomorrow' is not an instant"),
-    ({"at": "2026-11-18"}, "schedule.at", "'2026-11-18' is not an instant"),
+    ({"at": "tomorrow"}, "schedule.at", '"tomorrow" is not an instant'),
+    ({"at": "2026-11-18"}, "schedule.at", '"2026-11-18" is not an instant'),
     ({"at": "2026-11-18T12:00:00"}, "schedule.at", "2026-11-18T12:00:00 has no offset, so it is no instant"),
     (
         {"at": "2026-02-30T12:00:00Z"},
@@ -195,12 +195,12 @@ OTHERS: list[tuple[object, str, str]] = [
         "2026-02-30T12:00:00Z does not exist: there is no such day, time or offset",
     ),
     ({"at": "1969-12-31T23:59:59Z"}, "schedule.at", "1969-12-31T23:59:59Z is before 1970"),
-    ({"every": 30, "start": "soon"}, "schedule.start", "'soon' is not an instant"),
-    ({"cron": "* * * * *", "end": "soon"}, "schedule.end", "'soon' is not an instant"),
+    ({"every": 30, "begins_at": "soon"}, "schedule.begins_at", '"soon" is not an instant'),
+    ({"cron": "* * * * *", "ends_at": "soon"}, "schedule.ends_at", '"soon" is not an instant'),
     (
-        {"every": 30, "start": "2026-11-18T12:00:00Z", "end": "2026-11-18T12:59:59+01:00"},
-        "schedule.end",
-        "2026-11-18T12:59:59+01:00 is before the start, 2026-11-18T12:00:00Z",
+        {"every": 30, "begins_at": "2026-11-18T12:00:00Z", "ends_at": "2026-11-18T12:59:59+01:00"},
+        "schedule.ends_at",
+        "2026-11-18T12:59:59+01:00 is before begins_at, 2026-11-18T12:00:00Z",
     ),
 ]
 
@@ -283,10 +283,11 @@ json_values = st.recursive(
 )
 
 
+@pytest.mark.exhaustive
 @settings(derandomize=True, deadline=None, max_examples=500, database=None)
 @given(
     st.dictionaries(
-        st.sampled_from(["cron", "every", "at", "timezone", "start", "end", "calendar", "jitter"]),
+        st.sampled_from(["cron", "every", "at", "timezone", "begins_at", "ends_at", "calendar", "jitter"]),
         json_values | st.sampled_from(["* * * * *", "PT30S", "2026-11-18T12:00:00Z", "UTC", 30]),
         max_size=4,
     )

@@ -215,7 +215,9 @@ def test_an_interval_counts_from_its_anchor() -> None:
 
 
 def test_an_interval_with_a_start_begins_there_whatever_the_anchor() -> None:
-    schedule = read({"every": "PT1H", "start": "2026-11-18T13:15:00+01:00", "end": "2026-11-18T14:15:00Z"})
+    schedule = read(
+        {"every": "PT1H", "begins_at": "2026-11-18T13:15:00+01:00", "ends_at": "2026-11-18T14:15:00Z"}
+    )
     start = NOON + timedelta(minutes=15)
     expected = [start, start + timedelta(hours=1), start + timedelta(hours=2)]
     assert upcoming(schedule, NOON, 9, anchor=NOON - timedelta(days=3)) == expected
@@ -235,7 +237,9 @@ def test_an_interval_over_a_long_gap_is_arithmetic() -> None:
 
 
 def test_start_and_end_are_planned_times_themselves_if_they_match() -> None:
-    schedule = read({"cron": "0 * * * *", "start": "2026-11-18T13:00:00Z", "end": "2026-11-18T15:00:00Z"})
+    schedule = read(
+        {"cron": "0 * * * *", "begins_at": "2026-11-18T13:00:00Z", "ends_at": "2026-11-18T15:00:00Z"}
+    )
     hours = [NOON + timedelta(hours=n) for n in (1, 2, 3)]
     assert upcoming(schedule, NOON - timedelta(days=1), 9, anchor=NOON) == hours
     assert next_after(schedule, hours[-1], anchor=NOON) is None
@@ -245,12 +249,14 @@ def test_start_and_end_are_planned_times_themselves_if_they_match() -> None:
 
 
 def test_a_start_between_two_milliseconds_of_a_second_waits_for_the_next_match() -> None:
-    schedule = read({"cron": "* * * * * *", "start": "2026-11-18T13:00:00.001Z"})
+    schedule = read({"cron": "* * * * * *", "begins_at": "2026-11-18T13:00:00.001Z"})
     assert next_after(schedule, NOON, anchor=NOON) == NOON + timedelta(hours=1, seconds=1)
 
 
 def test_a_schedule_may_end_where_it_starts() -> None:
-    schedule = read({"cron": "0 * * * *", "start": "2026-11-18T13:00:00Z", "end": "2026-11-18T13:00:00Z"})
+    schedule = read(
+        {"cron": "0 * * * *", "begins_at": "2026-11-18T13:00:00Z", "ends_at": "2026-11-18T13:00:00Z"}
+    )
     assert upcoming(schedule, NOON, 9, anchor=NOON) == [NOON + timedelta(hours=1)]
 
 
@@ -306,8 +312,8 @@ def test_a_naive_datetime_is_no_instant() -> None:
         {"at": "9999-12-31T23:59:59.999Z"},
     ]
     + [
-        {"cron": "* * * * *", "start": "9999-12-31T23:59:59.999Z"},
-        {"every": 5, "end": "9999-12-31T23:59:59Z"},
+        {"cron": "* * * * *", "begins_at": "9999-12-31T23:59:59.999Z"},
+        {"every": 5, "ends_at": "9999-12-31T23:59:59Z"},
     ],
 )
 def test_the_ends_of_time_break_nothing(spec: dict[str, object]) -> None:
@@ -323,13 +329,13 @@ SPECS = [
     (None, None, "On demand"),
     ({"cron": " */5  * * * *"}, {"cron": "*/5 * * * *", "timezone": "UTC"}, "Every 5 minutes, UTC"),
     (
-        {"cron": "@daily", "timezone": NEW_YORK, "start": None, "end": "2027-01-01T00:00:00+01:00"},
-        {"cron": "@daily", "timezone": NEW_YORK, "end": "2026-12-31T23:00:00.000Z"},
+        {"cron": "@daily", "timezone": NEW_YORK, "begins_at": None, "ends_at": "2027-01-01T00:00:00+01:00"},
+        {"cron": "@daily", "timezone": NEW_YORK, "ends_at": "2026-12-31T23:00:00.000Z"},
         "At 00:00 every day, America/New_York, until 2026-12-31 23:00:00 UTC",
     ),
     (
-        {"every": "PT1M30S", "start": "2026-11-18t12:00:00.25z"},
-        {"every": 90, "start": "2026-11-18T12:00:00.250Z"},
+        {"every": "PT1M30S", "begins_at": "2026-11-18t12:00:00.25z"},
+        {"every": 90, "begins_at": "2026-11-18T12:00:00.250Z"},
         "Every 1 minute and 30 seconds, from 2026-11-18 12:00:00.250 UTC",
     ),
     ({"at": "2026-11-18 12:00Z"}, {"at": "2026-11-18T12:00:00.000Z"}, "Once, at 2026-11-18 12:00:00 UTC"),

@@ -103,6 +103,7 @@ def assert_as_walked(schedule: Schedule, walked: list[datetime], first: datetime
                 assert next_after(schedule, moment, anchor=first) == walked[later]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("part", range(8))
 def test_every_zone_fires_as_its_clock_walks_through_a_change(part: int) -> None:
     for zone in ZONES[part::8]:
@@ -161,6 +162,7 @@ def zones_and_instants(draw: st.DrawFn) -> tuple[str, datetime]:
     return zone, datetime(1970, 1, 2, tzinfo=UTC) + timedelta(seconds=draw(st.integers(0, 130 * 31_556_952)))
 
 
+@pytest.mark.exhaustive
 @settings(derandomize=True, deadline=None, max_examples=600, database=None)
 @given(expressions(), zones_and_instants())
 def test_planned_times_keep_their_promises(expression: str, zone_and_instant: tuple[str, datetime]) -> None:
@@ -185,6 +187,7 @@ def test_planned_times_keep_their_promises(expression: str, zone_and_instant: tu
         previous_walls.add(wall)
 
 
+@pytest.mark.exhaustive
 @settings(derandomize=True, deadline=None, max_examples=600, database=None)
 @given(expressions(), zones_and_instants())
 def test_looking_back_and_looking_ahead_agree(

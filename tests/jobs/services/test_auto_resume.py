@@ -74,7 +74,7 @@ def test_pausing_again_changes_only_until_when() -> None:
     assert pause_job(job, "longer", until).paused_until == until
     assert pause_job(job, "again").paused_until == until
     kept = Job.objects.get(pk=job.pk)
-    assert (kept.status_at, kept.status_note, kept.paused_until) == (since, "deploy", until)
+    assert (kept.status_at, kept.status_reason, kept.paused_until) == (since, "deploy", until)
     assert pause_job(job, "", None).paused_until is None
     actions = AuditEntry.objects.filter(object_id=str(job.pk)).values_list("action", flat=True)
     assert list(actions).count("job.paused") == 3
@@ -103,10 +103,10 @@ def test_resuming_says_what_was_missed_and_runs_the_last() -> None:
     missed = resume_with(job, "done").missed
     assert missed is not None
     assert (missed.count, missed.exact, missed.policy, missed.runs) == (10, True, "last", 1)
-    assert missed.to_at - missed.from_at == 9 * MINUTE
-    assert planned(job) == [missed.to_at] and Run.objects.get(job=job).trigger == Trigger.CATCH_UP
+    assert missed.last_at - missed.first_at == 9 * MINUTE
+    assert planned(job) == [missed.last_at] and Run.objects.get(job=job).trigger == Trigger.CATCH_UP
     span = MissedSpan.objects.get(job=job)
-    assert (span.from_at, span.to_at, span.reason) == (missed.from_at, missed.to_at, "paused")
+    assert (span.begins_at, span.ends_at, span.reason) == (missed.first_at, missed.last_at, "paused")
     assert (AuditEntry.objects.latest("id").after or {})["missed"] == missed_json(missed)
 
 
@@ -174,7 +174,7 @@ def test_a_time_planned_right_at_the_end_is_not_missed() -> None:
     Job.objects.filter(pk=job.pk).update(paused_until=until)
     assert resume_due_jobs() == 1
     assert clock(job) == until
-    assert MissedSpan.objects.get(job=job).to_at == until
+    assert MissedSpan.objects.get(job=job).ends_at == until
 
 
 def test_a_time_planned_just_before_the_end_is_missed() -> None:
@@ -190,7 +190,7 @@ def test_resumed_by_hand_after_its_end_it_owes_the_times_since() -> None:
     job = paused_for(10 * MINUTE, until=until, catch_up=catch_up("skip"))
     missed = resume_with(job).missed
     upcoming = clock(job)
-    assert missed and missed.to_at < until and upcoming is not None and until <= upcoming < database_now()
+    assert missed and missed.last_at < until and upcoming is not None and until <= upcoming < database_now()
 
 
 def test_a_schedule_set_after_the_end_plans_nothing_before_itself() -> None:
@@ -226,7 +226,7 @@ def test_one_whose_schedule_cannot_be_read_is_unrunnable_and_reported() -> None:
     assert resume_due_jobs() == 1 and resume_due_jobs() == 0
     job.refresh_from_db()
     other.refresh_from_db()
-    assert job.status == JobStatus.UNRUNNABLE and "Mars/Olympus" in job.status_note
+    assert job.status == JobStatus.UNRUNNABLE and "Mars/Olympus" in job.status_reason
     assert job.paused_until is None and other.status == JobStatus.ACTIVE
     assert AuditEntry.objects.filter(action="job.unrunnable", object_id=str(job.pk)).count() == 1
     assert MissedSpan.objects.filter(job=job).count() == 1
@@ -244,7 +244,7 @@ def test_of_one_that_is_unrunnable_a_time_that_was_moved_on_still_waits() -> Non
     assert Job.objects.get(pk=job.pk).status == JobStatus.UNRUNNABLE
     assert list(job.overrides.filter(done_at=None).values_list("planned_at", flat=True)) == [ahead]
     spans = MissedSpan.objects.filter(job=job)
-    assert [spans.filter(from_at__lte=at, to_at__gt=at).count() for at in (ahead, come)] == [0, 1]
+    assert [spans.filter(begins_at__lte=at, ends_at__gt=at).count() for at in (ahead, come)] == [0, 1]
 
 
 def test_a_job_that_the_database_refuses_keeps_no_other_from_going_on(

@@ -197,7 +197,7 @@ def test_a_finished_job_with_a_new_schedule_goes_on() -> None:
 def test_a_paused_job_has_no_planned_times() -> None:
     job = post_job(schedule=EVERY_MINUTE)
     paused = pause_job(job, "maintenance")
-    assert paused.status == JobStatus.PAUSED and paused.status_note == "maintenance"
+    assert paused.status == JobStatus.PAUSED and paused.status_reason == "maintenance"
     assert paused.status_by == "system" and clock(job).next_run_at is None
     assert last_entry(job).action == "job.paused" and last_entry(job).reason == "maintenance"
 
@@ -239,7 +239,7 @@ def test_resuming_goes_on_after_now_and_tells_what_was_missed() -> None:
     assert resumed.status == JobStatus.ACTIVE and upcoming is not None and upcoming > database_now()
     span, run = MissedSpan.objects.get(job=job), Run.objects.get(job=job)
     assert (span.reason, span.policy, span.version) == ("paused", "last", 1)
-    assert span.from_at == since + timedelta(seconds=30) and span.to_at == run.planned_at
+    assert span.begins_at == since + timedelta(seconds=30) and span.ends_at == run.planned_at
     assert run.trigger == Trigger.CATCH_UP and run.planned_at == upcoming - timedelta(seconds=60)
 
 
@@ -250,7 +250,7 @@ def test_a_pause_of_an_unrunnable_job_tells_what_was_missed_before_it() -> None:
     shift_anchor(job, since - timedelta(seconds=30))
     pause_job(job)
     span = MissedSpan.objects.get(job=job)
-    assert (span.reason, span.from_at) == ("unrunnable", since + timedelta(seconds=30))
+    assert (span.reason, span.begins_at) == ("unrunnable", since + timedelta(seconds=30))
     resume_job(job)
     assert MissedSpan.objects.filter(job=job).count() == 1
 
@@ -263,10 +263,10 @@ def test_a_schedule_set_during_a_pause_missed_nothing_before_it() -> None:
     shift_anchor(job, since - timedelta(seconds=30))
     edit_job(job, {"schedule": {"cron": "* * * * * *"}})
     span = MissedSpan.objects.get(job=job)
-    assert (span.version, span.from_at) == (1, since + timedelta(seconds=30))
+    assert (span.version, span.begins_at) == (1, since + timedelta(seconds=30))
     edited_at = job.versions.get(version=2).anchor_at
     resume_job(job)
-    assert not MissedSpan.objects.filter(job=job, version=2, from_at__lt=edited_at).exists()
+    assert not MissedSpan.objects.filter(job=job, version=2, begins_at__lt=edited_at).exists()
 
 
 def test_a_short_pause_without_a_planned_time_leaves_no_span() -> None:

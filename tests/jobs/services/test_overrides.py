@@ -48,11 +48,11 @@ def clock(job: Job) -> datetime | None:
 
 
 def skip(job: Job, at: datetime, **more: Any) -> Override:
-    return set_override(job, {"planned_at": as_text(at), "skip": True, **more})
+    return set_override(job, {"planned_at": as_text(at), "skip": True, **more})[0]
 
 
 def move(job: Job, at: datetime, to: datetime, **more: Any) -> Override:
-    return set_override(job, {"planned_at": as_text(at), "move_to": as_text(to), **more})
+    return set_override(job, {"planned_at": as_text(at), "move_to": as_text(to), **more})[0]
 
 
 def trigger_at(job: Job, at: datetime) -> None:
@@ -62,8 +62,8 @@ def trigger_at(job: Job, at: datetime) -> None:
 
 def test_a_skipped_time_is_reported_and_the_clock_stays(job: Job) -> None:
     first, second, _ = times(job)
-    override = skip(job, second, note="holiday")
-    assert (override.moved_to, override.note, override.created_by, override.done_at) == (
+    override = skip(job, second, reason="holiday")
+    assert (override.moved_to, override.reason, override.created_by, override.done_at) == (
         None,
         "holiday",
         "system",
@@ -71,13 +71,13 @@ def test_a_skipped_time_is_reported_and_the_clock_stays(job: Job) -> None:
     )
     assert clock(job) == first
     entry = AuditEntry.objects.latest("id")
-    assert (entry.action, entry.object_id, entry.reason) == ("time.skipped", str(job.pk), "holiday")
+    assert (entry.action, entry.object_id, entry.reason) == ("override.skipped", str(job.pk), "holiday")
     assert (entry.after or {})["planned_at"] == as_text(second)
 
 
 def test_the_run_of_a_skipped_time_begins_as_skipped(job: Job) -> None:
     first, second, _ = times(job)
-    skip(job, first, note="holiday")
+    skip(job, first, reason="holiday")
     trigger_at(job, first + SECOND)
     run = Run.objects.get(job=job)
     assert (run.planned_at, run.state, run.reason) == (first, "skipped", "skipped: by system, holiday")
@@ -122,7 +122,7 @@ def test_an_override_is_deleted(job: Job) -> None:
     remove_override(job, override.pk, "not needed")
     assert clock(job) == first and not Override.objects.exists()
     entry = AuditEntry.objects.latest("id")
-    assert (entry.action, entry.reason) == ("time.restored", "not needed")
+    assert (entry.action, entry.reason) == ("override.deleted", "not needed")
     with pytest.raises(Missing):
         remove_override(job, override.pk)
 
@@ -162,7 +162,7 @@ def test_a_moved_time_that_has_come_is_moved_on_but_not_dropped(job: Job) -> Non
             "one of",
         ),
         ({"planned_at": "2099-01-01T00:00:00Z", "move_to": 5}, "move_to", "not an instant"),
-        ({"planned_at": "2099-01-01T00:00:00Z", "skip": True, "note": 5}, "note", "not a note"),
+        ({"planned_at": "2099-01-01T00:00:00Z", "skip": True, "reason": 5}, "reason", "not a reason"),
         ({"planned_at": "2099-01-01T00:00:00Z", "skip": True, "why": "x"}, "why", "not known"),
         ({"planned_at": "2001-01-01T00:00:00Z", "skip": True}, "planned_at", "in the past"),
         ([], "", "not an object"),
@@ -200,7 +200,7 @@ def test_a_time_is_moved_only_as_far_as_its_partition_lives(job: Job) -> None:
     for planned, to in ((first, first + timedelta(days=28)), (far, database_now() + HOUR)):
         with pytest.raises(InvalidInput) as refused:
             move(job, planned, to)
-        assert (refused.value.field, refused.value.code) == ("move_to", "out_of_range")
+        assert (refused.value.field, refused.value.code) == ("move_to", "too_far")
         assert "skip it" in refused.value.hint
     assert move(job, first, first + timedelta(days=26)).pk
     assert move(job, far, far - timedelta(days=11)).pk
@@ -246,7 +246,7 @@ def test_an_edit_drops_overrides_of_times_that_are_no_more(job: Job) -> None:
     job = edit_job(job, {"schedule": {"cron": "0 * * * *"}})
     first, second, _ = times(job)
     skip(job, first)
-    kept = move(job, second, second + HOUR / 4, note="stays")
+    kept = move(job, second, second + HOUR / 4, reason="stays")
     edit_job(job, {"schedule": {"cron": f"0 {second.hour} * * *"}})
     assert list(open_overrides(job)) == [kept]
     entry = AuditEntry.objects.latest("id")
@@ -293,14 +293,14 @@ def ahead(job: Job, number: int = 4) -> list[tuple[datetime, datetime | None, st
 
 def test_the_forecast_shows_overrides_and_suspensions(job: Job) -> None:
     first, second, third, fourth = times(job, 4)
-    skip(job, first, note="holiday")
+    skip(job, first, reason="holiday")
     move(job, second, second + HOUR / 4)
     make_suspension(
         kind=SuspensionKind.BLACKOUT,
         effect=Effect.SKIP,
         begins_at=third,
         ends_at=third + SECOND,
-        note="inventory",
+        reason="inventory",
     )
     held_until = fourth + HOUR / 2
     make_suspension(effect=Effect.HOLD, tag_name="team", begins_at=fourth - SECOND, ends_at=held_until)

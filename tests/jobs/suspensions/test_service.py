@@ -4,14 +4,16 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from django.db import IntegrityError
 
 from auditlog.models import AuditEntry
 from jobs.access import pools
 from jobs.clock import database_now
 from jobs.errors import InvalidInput, Missing, TooMany
 from jobs.models import Effect, Pool, Suspension, SuspensionKind, SuspensionState, Tenant
+from jobs.services.definition import delete_job
 from jobs.suspensions import service as suspensions
-from jobs.suspensions.lookup import suspensions_of
+from jobs.suspensions.lookup import jobs_concerned, suspensions_of
 from jobs.suspensions.service import (
     SuspensionHasBegun,
     SuspensionIsOver,
@@ -42,14 +44,54 @@ def entries(suspension: Suspension) -> list[str]:
 
 
 def test_a_pause_of_a_tag_begins_now_and_has_no_end(tenant: Tenant) -> None:
-    suspension = create_suspension(PAUSE, {"tag": "team:payments", "note": "quarter end"}, tenant=tenant)
+    suspension = create_suspension(PAUSE, {"tag": "team:payments", "reason": "quarter end"}, tenant=tenant)
     kept = Suspension.objects.get(pk=suspension.pk)
     assert (kept.tag_name, kept.tag_value, kept.tenant, kept.pool) == ("team", "payments", tenant, None)
-    assert (kept.effect, kept.ends_at, kept.note) == (Effect.CATCH_UP, None, "quarter end")
+    assert (kept.effect, kept.ends_at, kept.reason) == (Effect.CATCH_UP, None, "quarter end")
     assert kept.begins_at <= database_now() and kept.state(database_now()) == "in_force"
     entry = AuditEntry.objects.get(object_type="suspension")
     assert (entry.action, entry.tenant_id, entry.reason) == ("suspension.created", tenant.pk, "quarter end")
     assert entry.after and entry.after["tag"] == "team:payments"
+
+
+@pytest.mark.parametrize("kind", SuspensionKind)
+def test_a_suspension_of_one_job_names_it(tenant: Tenant, kind: SuspensionKind) -> None:
+    job, _other = (post_job(tenant, name=name) for name in ("settle", "report"))
+    suspension = create_suspension(kind, {"job": str(job.pk), "ends_at": ahead(1)}, tenant=tenant)
+    kept = Suspension.objects.get(pk=suspension.pk)
+    assert (kept.job, kept.tag, kept.pool) == (job, None, None)
+    assert kept.describe() == "the job settle of acme" and jobs_concerned(kept, tenant) == 1
+    entry = AuditEntry.objects.get(action="suspension.created")
+    assert entry.after and entry.after["job"] == str(job.pk)
+    assert [row.id for row in suspensions_of(job, now())] == [kept.pk] and not suspensions_of(_other, now())
+
+
+def test_before_it_begins_a_suspension_is_changed_to_another_job(tenant: Tenant) -> None:
+    first, second = post_job(tenant), post_job(tenant)
+    suspension = blackout(tenant, begins_at=ahead(0.5))
+    edit_suspension(suspension, {"job": str(first.pk)})
+    edit_suspension(suspension, {"job": str(second.pk)})
+    assert Suspension.objects.get().job == second
+    with pytest.raises(InvalidInput, match="nothing says what the blackout concerns"):
+        edit_suspension(suspension, {"job": None})
+    assert edit_suspension(suspension, {"everything": True}).job is None
+
+
+def test_a_job_of_others_is_as_unknown_as_one_that_is_none(tenant: Tenant) -> None:
+    own, of_others, deleted = post_job(tenant), post_job(), post_job(tenant)
+    delete_job(deleted)
+    wrongs: list[object] = [str(of_others.pk), str(deleted.pk), "settle", 5, [], True]
+    for wrong in wrongs:
+        with pytest.raises(InvalidInput, match="there is no job") as refused:
+            create_suspension(PAUSE, {"job": wrong}, tenant=tenant)
+        assert refused.value.errors[-1].field == "job"
+    # One of the platform would show the job to every tenant.
+    with pytest.raises(InvalidInput, match="a job is of one tenant"):
+        create_suspension(PAUSE, {"job": str(own.pk)}, tenant=None)
+    with pytest.raises(InvalidInput, match="everything and job are both given"):
+        blackout(tenant, job=str(own.pk))
+    with pytest.raises(IntegrityError, match="suspension_of_job_has_tenant"):
+        make_suspension(job=own)
 
 
 def test_a_tag_may_stand_without_its_value(tenant: Tenant) -> None:
@@ -93,14 +135,14 @@ def test_a_tenant_pauses_its_own_jobs_in_a_pool(tenant: Tenant, pool: Pool) -> N
         (PAUSE, {"everything": True, "tag": "team"}, "everything", "both given"),
         (PAUSE, {"tag": ":payments"}, "tag", "is not a tag"),
         (PAUSE, {"tag": {"team": "payments"}}, "tag", "is not a tag"),
-        (PAUSE, {"tag": "a\nb"}, "tag", "is not a tag"),
+        (PAUSE, {"tag": "a\nb"}, "tag", "cannot be printed"),
         (PAUSE, {"tag": "team=payments"}, "tag", "is not a tag"),
         (PAUSE, {"tag": "x" * 61}, "tag", "is not a tag"),
         (PAUSE, {"pool": "defalt"}, "pool", "no pool"),
         (PAUSE, {"pool": 5}, "pool", "no pool"),
         (PAUSE, {"tag": "a", "effect": "skip"}, "effect", "not what a pause can do"),
         (PAUSE, {"tag": "a", "effect": None}, "effect", "not what a pause can do"),
-        (PAUSE, {"tag": "a", "note": 5}, "note", "not a note"),
+        (PAUSE, {"tag": "a", "reason": 5}, "reason", "not a reason"),
         (PAUSE, {"tag": "a", "until": "x"}, "until", "not known"),
         (PAUSE, {"tag": "a", "ends_at": "tomorrow"}, "ends_at", "not an instant"),
         (PAUSE, {"tag": "a", "ends_at": "2020-01-01T00:00:00Z"}, "ends_at", "in the past"),
@@ -153,9 +195,9 @@ def test_suspensions_may_overlap(tenant: Tenant) -> None:
 
 def test_a_planned_one_can_be_changed_whole(tenant: Tenant, pool: Pool) -> None:
     suspension = blackout(tenant, begins_at=ahead(0.5))
-    edit_suspension(suspension, {"tag": "team", "effect": "hold", "ends_at": ahead(3), "note": "later"})
+    edit_suspension(suspension, {"tag": "team", "effect": "hold", "ends_at": ahead(3), "reason": "later"})
     kept = Suspension.objects.get(pk=suspension.pk)
-    assert (kept.tag_name, kept.effect, kept.note) == ("team", "hold", "later")
+    assert (kept.tag_name, kept.effect, kept.reason) == ("team", "hold", "later")
     edit_suspension(suspension, {"everything": True})
     assert not Suspension.objects.get(pk=suspension.pk).tag_name
     assert entries(suspension) == ["suspension.created", "suspension.edited", "suspension.edited"]
@@ -173,7 +215,7 @@ def test_taking_its_name_away_does_not_stop_everything(tenant: Tenant) -> None:
 def test_one_that_has_begun_can_be_made_longer_and_shorter(tenant: Tenant) -> None:
     suspension = blackout(tenant)
     for end in (ahead(5), ahead(0.5)):
-        assert as_text(edit_suspension(suspension, {"ends_at": end, "note": "n"}).ends_at or now()) == end
+        assert as_text(edit_suspension(suspension, {"ends_at": end, "reason": "n"}).ends_at or now()) == end
     with pytest.raises(InvalidInput, match="in the past"):
         edit_suspension(suspension, {"ends_at": ahead(-0.5)})
 
@@ -198,7 +240,7 @@ def test_what_is_sent_back_unchanged_changes_nothing(tenant: Tenant) -> None:
         "begins_at": as_text(suspension.begins_at),
         "ends_at": as_text(suspension.ends_at or now()),
     }
-    edit_suspension(suspension, {**same, "tag": None, "pool": None, "everything": True, "note": ""})
+    edit_suspension(suspension, {**same, "tag": None, "pool": None, "everything": True, "reason": ""})
     assert entries(suspension) == ["suspension.created"]
 
 
@@ -280,7 +322,7 @@ def test_a_pool_is_paused_once_and_resumed(pool: Pool) -> None:
     pools.pause_pool(pool, "upgrade")
     pools.pause_pool(pool, "upgrade")
     suspension = pools.pauses(pool).get()
-    assert (suspension.kind, suspension.effect, suspension.note) == ("pause", "hold", "upgrade")
+    assert (suspension.kind, suspension.effect, suspension.reason) == ("pause", "hold", "upgrade")
     pools.resume_pool(pool, "done")
     pools.resume_pool(pool, "done")
     assert not pools.pauses(pool).exists()

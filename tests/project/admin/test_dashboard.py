@@ -89,7 +89,7 @@ def test_dead_runs_are_listed_with_their_error(staff: Client) -> None:
 
 
 def test_unrunnable_jobs_and_held_queues_say_why(staff: Client) -> None:
-    make_job(name="broken", status=JobStatus.UNRUNNABLE, status_note="its zone is gone")
+    make_job(name="broken", status=JobStatus.UNRUNNABLE, status_reason="its zone is gone")
     queue = make_queue(make_job())
     Queue.objects.filter(pk=queue.pk).update(reason="rate_limit")
     seen = look(staff)

@@ -108,7 +108,7 @@ def test_a_group_is_dismissed_with_a_note_and_not_without(staff: Client, job: Jo
     assert DeadLetter.objects.filter(decision="").count() == 2
     answer = press(staff, letter(dead[0]), "dismiss_group", reason="known bug 7")
     assert "2 runs are dismissed" in messages_of(answer)
-    assert set(DeadLetter.objects.values_list("note", "decided_by")) == {("known bug 7", "olga")}
+    assert set(DeadLetter.objects.values_list("reason", "decided_by")) == {("known bug 7", "olga")}
     assert AuditEntry.objects.filter(action="run.dismissed", reason="known bug 7").count() == 2
     rows, _ = dead_letters_page(staff, decision="dismissed")
     assert len(rows) == 2

@@ -46,7 +46,7 @@ def from_api(job: Job) -> list[tuple[str, str]]:
 
 def block(job: Job) -> LiveRun:
     """Put every obstacle in the way of a job at once."""
-    make_suspension(effect=Effect.HOLD, pool=job.pool, note="upgrade", ends_at=now() + timedelta(hours=1))
+    make_suspension(effect=Effect.HOLD, pool=job.pool, reason="upgrade", ends_at=now() + timedelta(hours=1))
     queue = make_queue(job)
     queue.reason = "no_live_worker"
     queue.save()

@@ -63,11 +63,11 @@ def test_a_group_is_read_page_by_page(caller: Caller, job: Job) -> None:
 def test_a_group_is_asked_for_a_job_or_a_decision(caller: Caller, job: Job) -> None:
     other = make_dead(post_job(caller.tenant))
     dead = make_dead(job)
-    read(caller.post("dead-letters/dismiss", {"runs": [str(dead.pk)], "note": "known"}))
+    read(caller.post("dead-letters/dismiss", {"runs": [str(dead.pk)], "reason": "known"}))
     open_ones = read(caller.get("dead-letters/f00d"))["results"]
     assert [letter["run"] for letter in open_ones] == [str(other.pk)]
     (letter,) = read(caller.get("dead-letters/f00d", decision="dismissed", job=str(job.pk)))["results"]
-    assert (letter["run"], letter["note"], letter["decision"]) == (str(dead.pk), "known", "dismissed")
+    assert (letter["run"], letter["reason"], letter["decision"]) == (str(dead.pk), "known", "dismissed")
     assert letter["decided_by"] and letter["decided_at"]
     assert "open" in refusal(caller.get("dead-letters/f00d", decision="later"), 400, "decision")["hint"]
 
@@ -126,10 +126,15 @@ def test_a_group_goes_at_a_pace_and_is_stopped(caller: Caller, job: Job) -> None
 def test_a_group_is_dismissed_with_a_note(caller: Caller, job: Job) -> None:
     for _ in range(2):
         make_dead(job)
-    refusal(caller.post("dead-letters/f00d/dismiss"), 400, "note")
-    assert read(caller.post("dead-letters/f00d/dismiss", {"note": "known"}))["dismissed"] == 2
+    assert refusal(caller.post("dead-letters/f00d/dismiss"), 400, "reason")["code"] == "required"
+    for wrong in (None, " ", "x" * 501):
+        assert (
+            refusal(caller.post("dead-letters/f00d/dismiss", {"reason": wrong}), 400, "reason")["code"]
+            == "invalid"
+        )
+    assert read(caller.post("dead-letters/f00d/dismiss", {"reason": "known"}))["dismissed"] == 2
     assert read(caller.get("dead-letters"))["results"] == []
-    assert caller.post("dead-letters/f00d/dismiss", {"note": "known"}).status_code == 404
+    assert caller.post("dead-letters/f00d/dismiss", {"reason": "known"}).status_code == 404
 
 
 @pytest.mark.parametrize("name", ["xyz", "%00", "f00d%0a", "f" * 33])
@@ -163,16 +168,24 @@ def test_a_pace_out_of_range_is_refused(caller: Caller, job: Job, pace: Any) -> 
     refusal(caller.post("dead-letters/f00d/redrive", {"per_minute": pace}), 400, "per_minute")
 
 
+def test_a_group_that_never_was_is_missing_and_one_that_is_decided_is_empty(caller: Caller, job: Job) -> None:
+    dead = make_dead(job)
+    assert "list of dead letters" in refusal(caller.get("dead-letters/beef"), 404)["hint"]
+    read(caller.post("dead-letters/dismiss", {"runs": [str(dead.pk)], "reason": "known"}))
+    assert read(caller.get("dead-letters/f00d"))["results"] == []
+    assert read(caller.get("dead-letters/f00d", decision="redriven"))["results"] == []
+
+
 def test_of_others_nothing_is_seen_or_decided(caller: Caller, job: Job) -> None:
     dead = make_dead(job)
     redrive = redrives.start(caller.tenant, "f00d", 1)
     other = Caller(make_tenant(), Role.ADMIN)
     assert read(other.get("dead-letters"))["results"] == []
-    assert read(other.get("dead-letters/f00d"))["results"] == []
+    assert other.get("dead-letters/f00d").status_code == 404
     assert other.get(f"redrives/{redrive.pk}").status_code == 404
     assert other.post(f"redrives/{redrive.pk}/stop").status_code == 404
     assert other.post("dead-letters/f00d/redrive").status_code == 404
-    assert other.post("dead-letters/f00d/dismiss", {"note": "x"}).status_code == 404
+    assert other.post("dead-letters/f00d/dismiss", {"reason": "x"}).status_code == 404
     assert read(other.post("dead-letters/redrive", {"runs": [str(dead.pk)]}))["redriven"] == []
     assert DeadLetter.objects.get().decision == "" and Redrive.objects.get().state == "working"
 
@@ -183,8 +196,8 @@ def test_who_may_only_look_decides_nothing(caller: Caller, job: Job) -> None:
     assert len(read(viewer.get("dead-letters"))["results"]) == 1
     for path, body in (
         ("dead-letters/redrive", {"runs": [str(dead.pk)]}),
-        ("dead-letters/dismiss", {"runs": [str(dead.pk)], "note": "x"}),
+        ("dead-letters/dismiss", {"runs": [str(dead.pk)], "reason": "x"}),
         ("dead-letters/f00d/redrive", {}),
-        ("dead-letters/f00d/dismiss", {"note": "x"}),
+        ("dead-letters/f00d/dismiss", {"reason": "x"}),
     ):
         assert viewer.post(path, body).status_code == 403, path

@@ -58,8 +58,8 @@ def test_nothing_stands_in_the_way(caller: Caller, job: Job) -> None:
 
 def test_all_that_stands_in_the_way_is_named(caller: Caller, job: Job) -> None:
     ends = now() + HOUR
-    suspension = make_suspension(effect=Effect.HOLD, pool=job.pool, note="upgrade", ends_at=ends)
-    make_suspension(tenant=make_tenant(), note="of others")
+    suspension = make_suspension(effect=Effect.HOLD, pool=job.pool, reason="upgrade", ends_at=ends)
+    make_suspension(tenant=make_tenant(), reason="of others")
     queue = make_queue(job)
     queue.reason = "no_live_worker"
     queue.save()
@@ -86,11 +86,11 @@ def test_a_broker_that_is_away_stands_in_nobodys_way(caller: Caller, job: Job, n
 def test_suspended_times_are_shown(caller: Caller, job: Job) -> None:
     suspension = make_suspension(tenant=caller.tenant)
     since = now() - HOUR
-    span = {"tenant": caller.tenant, "job": job, "version": 1, "from_at": since, "to_at": now()}
+    span = {"tenant": caller.tenant, "job": job, "version": 1, "begins_at": since, "ends_at": now()}
     MissedSpan.objects.create(**span, reason="paused", policy="last", state="open", suspension=suspension)
     MissedSpan.objects.create(**span, reason="downtime", policy="last")
     [shown] = explain(caller, job)["suspended"]
-    assert (shown["reason"], shown["from"], shown["count"]) == ("paused", as_text(since), None)
+    assert (shown["reason"], shown["begins_at"], shown["count"]) == ("paused", as_text(since), None)
 
 
 def test_a_job_on_demand_says_so(caller: Caller) -> None:
@@ -113,7 +113,7 @@ def explain_run(caller: Caller, live: LiveRun) -> dict[str, Any]:
 
 
 def test_a_run_names_its_own_reason_and_what_stands_in_the_way_of_its_job(caller: Caller, job: Job) -> None:
-    make_suspension(tenant=caller.tenant, note="audit")
+    make_suspension(tenant=caller.tenant, reason="audit")
     live = make_run(job, LiveState.BLOCKED)
     LiveRun.objects.filter(pk=live.pk).update(reason="overlap")
     said = explain_run(caller, live)
@@ -167,7 +167,7 @@ def reasons(caller: Caller) -> dict[str, tuple[str, str]]:
 
 
 def test_each_waiting_run_of_a_list_says_why(caller: Caller, job: Job) -> None:
-    make_suspension(tenant=caller.tenant, tag_name="team", tag_value="shop", note="audit")
+    make_suspension(tenant=caller.tenant, tag_name="team", tag_value="shop", reason="audit")
     tagged = make_run(post_job(caller.tenant, tags={"team": "shop"}))
     free, queued = make_run(job), make_run(job, LiveState.QUEUED)
     paused = post_job(caller.tenant, schedule={"every": 3600})
@@ -185,6 +185,21 @@ def test_each_waiting_run_of_a_list_says_why(caller: Caller, job: Job) -> None:
     assert found[str(slow.pk)][0] == "rate_limit" and found[str(unserved.pk)][0] == "no_live_worker"
     for run in (free, queued, manual):
         assert found[str(run.pk)] == ("no_free_slot", "waits for a free slot of a worker")
+
+
+def test_a_run_that_dispatch_has_blocked_keeps_the_words_of_its_pause(caller: Caller, job: Job) -> None:
+    make_suspension(tenant=caller.tenant, tag_name="team", tag_value="shop", reason="audit")
+    tagged = make_run(post_job(caller.tenant, tags={"team": "shop"}), LiveState.BLOCKED, reason="paused")
+    paused = post_job(caller.tenant, schedule={"every": 3600})
+    pause_job(paused, "deploy")
+    held = make_run(paused, LiveState.BLOCKED, reason="paused")
+    # Its blackout is over, and the sweep has not come yet.
+    released = make_run(job, LiveState.BLOCKED, reason="blackout")
+    found = reasons(caller)
+    assert found[str(tagged.pk)] == ("paused", "held by a pause: audit")
+    assert found[str(held.pk)] == ("paused", "held by a pause: deploy")
+    assert found[str(released.pk)] == ("blackout", "held by a blackout")
+    assert explain_run(caller, tagged)["reason_text"] == "held by a pause: audit"
 
 
 def test_the_reasons_of_a_page_cost_one_statement(caller: Caller, job: Job) -> None:

@@ -13,14 +13,9 @@ from runs.states import FinalState, LiveState
 from scheduler_project.sdk.ids import attempt_id
 from scheduler_project.sdk.logs.folder import FolderLogStore
 from tests.support.api_client import Caller, refusal
-from tests.support.factories import make_finished_run, make_run, make_tenant, make_worker, post_job
+from tests.support.factories import make_finished_run, make_run, make_worker, post_job
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def caller() -> Caller:
-    return Caller(make_tenant(slug="acme"))
 
 
 @pytest.fixture

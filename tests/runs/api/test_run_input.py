@@ -13,7 +13,7 @@ from runs.models import DeadLetter, LiveRun, Redrive, Run
 from runs.services import redrives
 from runs.states import FinalState
 from tests.support.api_client import Caller, refusal
-from tests.support.factories import make_dead, make_finished_run, make_tenant, now, post_job
+from tests.support.factories import make_dead, make_finished_run, now, post_job
 
 pytestmark = pytest.mark.django_db
 TARGETS: dict[str, dict[str, Any]] = {
@@ -30,11 +30,6 @@ GIVEN: dict[str, dict[str, Any]] = {
 }
 ALLOWED = {"celery": "args, kwargs", "http": "body, query, headers", "command": "argv, env, stdin"}
 Ask = Callable[[Caller, str, Any], Any]
-
-
-@pytest.fixture
-def caller() -> Caller:
-    return Caller(make_tenant(slug="acme"))
 
 
 def job_of(caller: Caller, kind: str) -> Job:
@@ -116,6 +111,19 @@ def test_what_the_job_may_not_say_its_run_may_not_either(
 ) -> None:
     problem = refusal(run_now(caller, kind, given), 400, f"input.{field}")
     assert problem["hint"] and not Run.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [({"name": "1"}, "input.name"), ({"stdin": 1}, "input.stdin"), ({"stdin": "", "body": 1}, "input.stdin")],
+)
+def test_what_no_target_takes_is_refused_also_when_no_run_is_dead(
+    caller: Caller, given: Any, field: str
+) -> None:
+    body = {"runs": [str(make_finished_run(job_of(caller, "celery")).pk)]}
+    refusal(caller.post("dead-letters/redrive", {**body, "input": given}), 400, field)
+    refused = caller.post("dead-letters/redrive", {**body, "input": GIVEN["command"]}).json()["refused"]
+    assert [one["code"] for one in refused] == ["run_not_dead"]
 
 
 def test_standard_input_is_bounded_with_the_rest(caller: Caller) -> None:

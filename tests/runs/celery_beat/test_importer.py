@@ -87,7 +87,7 @@ def test_applied_jobs_wait_until_their_rows_are_switched_off(host: HostProject) 
     fill(host)
     assert "2 created, 2 not imported" in command("--apply")
     made = job("hourly")
-    assert made.status == JobStatus.PAUSED and "still at work" in made.status_note
+    assert made.status == JobStatus.PAUSED and "still at work" in made.status_reason
     assert host.task("hourly")["enabled"]
     assert AuditEntry.objects.filter(action="job.created", actor="import_celery_beat").count() == 2
 
@@ -183,7 +183,7 @@ def test_a_job_that_somebody_paused_stays_so(host: HostProject) -> None:
     fill(host)
     command("--apply")
     host.rows("UPDATE django_celery_beat_periodictask SET enabled = false WHERE name = 'hourly'")
-    Job.objects.filter(name="hourly").update(status_note="by hand")
+    Job.objects.filter(name="hourly").update(status_reason="by hand")
     host.rows("UPDATE django_celery_beat_periodictask SET enabled = true WHERE name = 'hourly'")
     command("--apply", "--disable-imported")
     assert job("hourly").status == JobStatus.PAUSED

@@ -109,6 +109,7 @@ ZONES = [
 ]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("zone", ZONES)
 @pytest.mark.parametrize("fields", CRONS, ids=" ".join)
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def test_a_row_becomes_a_job_that_does_the_same() -> None:
             "args": [1, "two"],
             "kwargs": {"three": {"four": 5}},
         },
-        "schedule": {"every": 3600, "start": "2026-02-01T10:50:30.000Z"},
+        "schedule": {"every": 3600, "begins_at": "2026-02-01T10:50:30.000Z"},
         "timeout": "P1D",
         "overlap": "allow_all",
         "catch_up": {"policy": "last"},
@@ -92,6 +92,7 @@ def test_arguments_that_celery_takes_for_nothing_are_a_jobs_none(nothing: str) -
     assert (target["args"], target["kwargs"]) == ([], {})
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("zone", ZONES)
 @pytest.mark.parametrize("fields", CRONS, ids=" ".join)
 def test_a_crontab_says_the_same_as_a_job_or_is_not_imported(
@@ -133,8 +134,8 @@ def test_days_that_must_match_both_ways_are_said_in_a_way_that_cron_takes_togeth
 @pytest.mark.parametrize(
     ("fields", "schedule"),
     [
-        ({"expires": NOW + DAY}, {"end": "2026-02-02T10:00:29.999Z"}),
-        ({"start_time": NOW + DAY, "last_run_at": None}, {"start": "2026-02-02T10:00:30.000Z"}),
+        ({"expires": NOW + DAY}, {"ends_at": "2026-02-02T10:00:29.999Z"}),
+        ({"start_time": NOW + DAY, "last_run_at": None}, {"begins_at": "2026-02-02T10:00:30.000Z"}),
         ({"one_off": True, "total_run_count": 0}, {"at": "2026-02-01T10:50:30.000Z"}),
     ],
 )

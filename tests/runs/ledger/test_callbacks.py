@@ -212,8 +212,8 @@ def test_a_worker_cannot_end_what_waits(ledger: Ledger) -> None:
 @pytest.mark.parametrize("token", ["", "bkc_", "bkc_" + "A" * 43, "x" * 5000, "ü", "0" * 64])
 def test_a_wrong_token_learns_nothing(token: str, ledger: Ledger) -> None:
     claim, _ = waiting(ledger)
-    wrong = refusal(complete(claim, token), 404)
-    nowhere = refusal(complete(replace(claim, run_id=uuid4()), token), 404)
+    wrong = refusal(complete(claim, token), 401)
+    nowhere = refusal(complete(replace(claim, run_id=uuid4()), token), 401)
     assert wrong.pop("request_id") != nowhere.pop("request_id")
     assert wrong == nowhere
     assert LiveRun.objects.get().state == LiveState.WAITING_CALLBACK
@@ -223,7 +223,7 @@ def test_a_tenant_s_key_completes_nothing(ledger: Ledger) -> None:
     claim, _ = waiting(ledger)
     run = Run.objects.get()
     answer = Caller(run.job.tenant).post(f"runs/{claim.run_id}/complete", {"outcome": "succeeded"})
-    refusal(answer, 404)
+    refusal(answer, 401)
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,9 @@ def test_what_is_no_outcome_is_refused(ledger: Ledger, body: dict[str, Any], fie
 
 def test_an_address_that_is_no_run_is_answered_like_a_run_that_is_not_there() -> None:
     body = json.dumps({"outcome": "succeeded"})
-    refusal(Client().post("/api/v1/runs/nonsense/complete", body, content_type="application/json"), 404)
+    answer = Client().post("/api/v1/runs/nonsense/complete", body, content_type="application/json")
+    assert "Beatkeeper-Callback-Token" in refusal(answer, 401)["hint"]
+    assert answer["WWW-Authenticate"].startswith("Bearer ")
 
 
 def test_a_deadline_that_is_missed_ends_the_attempt(ledger: Ledger) -> None:

@@ -17,7 +17,14 @@ from runs.transitions import release_blocked
 from scheduler_project.sdk.errors import LedgerRefused, LedgerUnavailable
 from scheduler_project.sdk.ledger.interface import Beat, Claim, Ledger, WorkerInfo, WorkQueue, given_back
 from scheduler_project.sdk.ledger.postgres import PostgresLedger
-from scheduler_project.sdk.outcomes import TRANSIENT, LogPointer, Outcome, stated_failure
+from scheduler_project.sdk.outcomes import (
+    CANCELLED,
+    TRANSIENT,
+    LogPointer,
+    Outcome,
+    stated_failure,
+    stopped_outcome,
+)
 from scheduler_project.sdk.retries import Verdict
 from tests.runs.ledger.claims import DEAD, claim_next, failed, succeeded, tell
 from tests.runs.ledger.claims import either_ledger as ledger
@@ -147,6 +154,8 @@ SUSPENSIONS: list[dict[str, Any]] = [
     {"tenant": True},
     {"tenant": False},
     {"pool": True, "tenant": False},
+    {"job": True, "tenant": True},
+    {"job": False, "tenant": True},
     {"tag_name": "team"},
     {"tag_name": "team", "tag_value": "pay"},
     {"tag_name": "team", "tag_value": "web"},
@@ -167,13 +176,13 @@ SUSPENSIONS: list[dict[str, Any]] = [
 def test_claim_and_release_ask_for_stops_as_dispatch_does(ledger: Ledger, fields: dict[str, Any]) -> None:
     """One rule in three places: SuspensionSet.holds, the claim statement, and the release of what was blocked."""
     job = make_job(tags={"team": "pay", "empty": ""})
-    meant = {"pool": job.pool, "tenant": job.tenant}
-    others = {"pool": make_pool, "tenant": make_tenant}
+    meant = {"pool": job.pool, "tenant": job.tenant, "job": job}
+    others = {"pool": make_pool, "tenant": make_tenant, "job": make_job}
     make_suspension(**{name: _of_a_suspension(name, value, meant, others) for name, value in fields.items()})
     claimed, blocked = make_run(job, LiveState.QUEUED), make_run(job, LiveState.BLOCKED, reason="paused")
     at = now()
     connection.ensure_connection()
-    stop = read_suspensions(connection.connection, at).holds(job.tenant_id, job.pool_id, job.tags, at)
+    stop = read_suspensions(connection.connection, at).holds(job.tenant_id, job.pool_id, job.pk, job.tags, at)
     assert (claim_next(ledger, job) is None) == (stop is not None)
     claimed.refresh_from_db()
     assert claimed.state == (LiveState.READY if stop else LiveState.RUNNING)
@@ -334,6 +343,22 @@ def test_a_reported_run_keeps_when_it_was_queued_and_asked_to_stop(ledger: Ledge
     run = Run.objects.get(id=claim.run_id)
     assert queued_at is not None and run.queued_at == queued_at
     assert (run.cancel_requested_at, run.cancel_acknowledged_at) == (at, at)
+
+
+def test_the_report_of_a_body_that_was_stopped_acknowledges_the_cancel(ledger: Ledger) -> None:
+    """It may stop before the next heartbeat."""
+    claim = _claimed(ledger)
+    LiveRun.objects.update(cancel_requested_at=now())
+    tell(ledger, claim, stopped_outcome(CANCELLED, 60, now(), now()), DEAD)
+    assert Run.objects.get(id=claim.run_id).cancel_acknowledged_at is not None
+
+
+def test_a_body_that_failed_by_itself_acknowledges_no_cancel(ledger: Ledger) -> None:
+    claim = _claimed(ledger)
+    LiveRun.objects.update(cancel_requested_at=now())
+    tell(ledger, claim, failed(), DEAD)
+    run = Run.objects.get(id=claim.run_id)
+    assert run.state == FinalState.CANCELLED and run.cancel_acknowledged_at is None
 
 
 def test_an_exit_code_of_zero_is_zero(ledger: Ledger) -> None:

@@ -459,6 +459,12 @@ def test_what_is_not_one_whole_member_of_a_fair_size_is_refused(team: Team, ledg
     assert run_logs.store().kept(claim.run_id, claim.claim_seq) is None
 
 
+def test_a_request_without_lines_is_refused(team: Team, ledger: HttpsLedger) -> None:
+    claim = claimed(ledger, team)
+    with pytest.raises(LedgerRefused, match="there are no lines"):
+        ledger.append_log(claim.run_id, claim.claim_seq, claim.incarnation, 0, b"")
+
+
 def test_a_log_comes_only_from_who_holds_the_claim(team: Team, ledger: HttpsLedger) -> None:
     claim = claimed(ledger, team)
     ledger.report([given_back(claim)])

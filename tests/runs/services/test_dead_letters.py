@@ -140,7 +140,7 @@ class TestRedriving:
         assert again.requested_reason == "fixed"
         assert LiveRun.objects.get().run_id == again.pk
         letter = DeadLetter.objects.get()
-        assert (letter.decision, letter.redriven_as, letter.note) == ("redriven", again.pk, "fixed")
+        assert (letter.decision, letter.redriven_as, letter.reason) == ("redriven", again.pk, "fixed")
         entry = AuditEntry.objects.get(action="run.redriven")
         assert (entry.object_id, entry.reason) == (str(again.pk), "fixed")
         assert (entry.after or {})["retry_of"] == str(dead.pk)
@@ -207,7 +207,7 @@ class TestDismissing:
         dead = make_dead(job)
         dead_letters.dismiss(tenant, [dead.pk], "known bug 7")
         letter = DeadLetter.objects.get()
-        assert (letter.decision, letter.note) == ("dismissed", "known bug 7")
+        assert (letter.decision, letter.reason) == ("dismissed", "known bug 7")
         entry = AuditEntry.objects.get(action="run.dismissed")
         assert (entry.object_id, entry.reason) == (str(dead.pk), "known bug 7")
         assert "known bug 7" in dead_letters.redrive(tenant, [dead.pk]).refused[dead.pk].detail
@@ -248,7 +248,7 @@ class TestGroupsOnTheirWay:
         made = Run.objects.filter(trigger="redrive").order_by("created_at").values_list("retry_of", flat=True)
         assert list(made) == [run.pk for run in dead]
         letters = DeadLetter.objects.all()
-        assert {(letter.decision, letter.note, letter.redrive_id) for letter in letters} == {
+        assert {(letter.decision, letter.reason, letter.redrive_id) for letter in letters} == {
             ("redriven", "fixed", redrive.pk)
         }
         assert AuditEntry.objects.filter(action="run.redriven").count() == 3

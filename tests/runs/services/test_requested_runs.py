@@ -116,11 +116,38 @@ def test_an_instant_that_passes_while_the_job_is_made_is_now(
     assert LiveRun.objects.get().run_id == UUID(answer.json()["run"])
 
 
-def test_a_later_run_of_a_declared_job_is_refused_and_not_forgotten(worker: Caller, job: Job) -> None:
+def test_a_later_run_of_a_declared_job_waits_with_its_input(worker: Caller, job: Job) -> None:
     at = now() + timedelta(hours=1)
-    body = {"key": "k", "at": at.isoformat(), "spec": {"name": "settle", "input": {}}}
+    body = {"key": "k", "at": at.isoformat(), "spec": {"name": "settle", "input": {"args": [8]}}}
+    answer = worker.post("worker/run-requests", body)
+    assert answer.status_code == 201, answer.content
+    found = answer.json()
+    live = LiveRun.objects.get(pk=found["run"])
+    assert (found["job"], found["state"]) == (str(job.pk), "delayed")
+    assert (live.wake_at, live.planned_at, live.input) == (at, at, {"args": [8]})
+    assert worker.post("worker/run-requests", body).json() == found and Run.objects.count() == 1
+    assert worker.post(f"{found['links']['self']}/cancel").json()["state"] == "cancelled"
+    job.refresh_from_db()
+    assert job.status == JobStatus.ACTIVE and not LiveRun.objects.exists()
+
+
+@pytest.mark.parametrize("wrong", [timedelta(hours=-1), timedelta(days=365)])
+def test_a_later_run_of_a_declared_job_is_refused_out_of_its_reach(
+    worker: Caller, job: Job, wrong: timedelta
+) -> None:
+    body = {"key": "k", "at": (now() + wrong).isoformat(), "spec": {"name": "settle", "input": {}}}
     refusal(worker.post("worker/run-requests", body), 400, "at")
-    assert not RunRequest.objects.exists()
+    assert not RunRequest.objects.exists() and not Run.objects.exists()
+
+
+def test_a_declared_job_whose_instant_passes_meanwhile_runs_now(
+    worker: Caller, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = now()
+    monkeypatch.setattr(run_requests, "database_now", lambda: at - timedelta(milliseconds=1))
+    body = {"key": "k", "at": at.isoformat(), "spec": {"name": "settle", "input": {}}}
+    answer = worker.post("worker/run-requests", body)
+    assert answer.status_code == 201 and answer.json()["state"] == "ready", answer.content
 
 
 def test_an_instant_of_long_ago_is_refused_and_nothing_is_kept(worker: Caller, pool: Pool) -> None:
@@ -144,6 +171,8 @@ def test_an_instant_that_has_just_come_runs_at_once(worker: Caller, pool: Pool) 
         ({"key": "k", "spec": {}, "when": 1}, 400, "when"),
         ({"key": "k", "spec": {}, "at": "soon"}, 400, "at"),
         ({"key": "k", "spec": {"name": "nothing", "input": {}}}, 404, None),
+        ({"key": "k", "spec": {"name": 0, "input": {}}}, 400, "spec.name"),
+        ({"key": "k", "spec": {"input": {}}}, 400, "spec.name"),
         (
             {"key": "k", "spec": {"name": "x", "target": {"kind": "celery", "task": "celery.x"}}},
             400,
@@ -194,6 +223,16 @@ def test_over_the_table_a_scheduler_carries_it_out(link: DatabaseLink, job: Job)
     run = Run.objects.get(pk=found.run_id)
     assert (found.state, run.input, run.requested_by) == ("ready", {"kwargs": {"a": 1}}, "pool payments")
     assert AuditEntry.objects.filter(object_id=str(run.pk), actor_kind="worker").exists()
+    link.cancel(first.id)
+    apply_requests()
+    assert link.requested(first.id).state == "cancelled" and not LiveRun.objects.exists()
+
+
+def test_over_the_table_a_later_run_of_a_declared_job(link: DatabaseLink, job: Job) -> None:
+    at = now() + timedelta(hours=1)
+    first = link.request(NewRunRequest("k", {"name": "settle", "input": {}}, at))
+    apply_requests()
+    assert link.requested(first.id).state == "delayed" and LiveRun.objects.get().wake_at == at
     link.cancel(first.id)
     apply_requests()
     assert link.requested(first.id).state == "cancelled" and not LiveRun.objects.exists()

@@ -169,6 +169,14 @@ def test_without_a_schedule_a_job_runs_on_demand(keeper: Beatkeeper) -> None:
         ({"every": "PT1M"}, {"every": "PT1M"}),
         ({"at": datetime(2027, 1, 1, tzinfo=timezone.utc)}, {"at": "2027-01-01T00:00:00+00:00"}),
         ({"at": "2027-01-01T00:00:00Z"}, {"at": "2027-01-01T00:00:00+00:00"}),
+        (
+            {"at": "2027-12-24T18:00", "timezone": "Europe/Berlin"},
+            {"at": "2027-12-24T18:00:00", "timezone": "Europe/Berlin"},
+        ),
+        (
+            {"at": datetime(2027, 12, 24, 18), "timezone": "Europe/Berlin"},  # noqa: DTZ001
+            {"at": "2027-12-24T18:00:00", "timezone": "Europe/Berlin"},
+        ),
     ],
 )
 def test_a_schedule_is_written_as_the_api_reads_it(
@@ -185,7 +193,10 @@ def test_a_schedule_is_written_as_the_api_reads_it(
         {"every": 0},
         {"every": "a minute"},
         {"every": 5, "timezone": "UTC"},
+        {"timezone": "UTC"},
         {"at": "2027-01-01T00:00:00"},
+        {"at": "2027-01-01T00:00:00Z", "timezone": "UTC"},
+        {"at": "2027-01-01T00:00:00.5", "timezone": "UTC"},
         {"priority": 1001},
         {"retries": -1},
         {"timeout": -3},
@@ -207,6 +218,14 @@ def test_each_option_fills_one_field() -> None:
 def test_an_unknown_option_is_refused(keeper: Beatkeeper) -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'evry'"):
         keeper.job(evry=60)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(("earlier", "now"), [("start", "begins_at"), ("end", "ends_at")])
+def test_an_earlier_option_is_refused_with_the_one_of_today(
+    keeper: Beatkeeper, earlier: str, now: str
+) -> None:
+    with pytest.raises(TypeError, match=f"{earlier}.*did you mean {now}"):
+        keeper.job(every=60, **{earlier: "2027-01-01T00:00:00Z"})  # type: ignore[arg-type]
 
 
 def test_a_decorator_without_parentheses_is_refused(keeper: Beatkeeper) -> None:
@@ -287,11 +306,11 @@ def nothing() -> None: ...
 
 def test_bounds_of_a_schedule_and_of_a_job(keeper: Beatkeeper) -> None:
     begin, end = datetime(2027, 1, 1, tzinfo=timezone.utc), "2027-02-01T00:00:00Z"
-    found = declared(keeper, every=60, start=begin, end=end, max_concurrency=2, description="settles")
+    found = declared(keeper, every=60, begins_at=begin, ends_at=end, max_concurrency=2, description="settles")
     assert found["schedule"] == {
         "every": 60.0,
-        "start": "2027-01-01T00:00:00+00:00",
-        "end": "2027-02-01T00:00:00+00:00",
+        "begins_at": "2027-01-01T00:00:00+00:00",
+        "ends_at": "2027-02-01T00:00:00+00:00",
     }
     assert (found["max_concurrency"], found["description"]) == (2, "settles")
 
@@ -299,11 +318,14 @@ def test_bounds_of_a_schedule_and_of_a_job(keeper: Beatkeeper) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"start": "2027-01-01T00:00:00Z"}, "cron or every"),
-        ({"at": "2027-01-01T00:00:00Z", "end": "2028-01-01T00:00:00Z"}, "cron or every"),
-        ({"every": 5, "start": "2028-01-01T00:00:00Z", "end": "2027-01-01T00:00:00Z"}, "is not after start"),
-        ({"every": 5, "start": "someday"}, "start='someday' is no instant"),
-        ({"every": 5, "end": "2027-01-01T00:00:00"}, "end=2027-01-01T00:00:00 has no timezone"),
+        ({"begins_at": "2027-01-01T00:00:00Z"}, "cron or every"),
+        ({"at": "2027-01-01T00:00:00Z", "ends_at": "2028-01-01T00:00:00Z"}, "cron or every"),
+        (
+            {"every": 5, "begins_at": "2028-01-01T00:00:00Z", "ends_at": "2027-01-01T00:00:00Z"},
+            "is not after begins_at",
+        ),
+        ({"every": 5, "begins_at": "someday"}, "begins_at='someday' is no instant"),
+        ({"every": 5, "ends_at": "2027-01-01T00:00:00"}, "ends_at=2027-01-01T00:00:00 has no timezone"),
         ({"max_concurrency": 0}, "not above zero"),
     ],
 )

@@ -17,7 +17,8 @@ from scheduler_project.sdk.errors import (
     PlatformRefused,
     UnknownToPlatform,
 )
-from scheduler_project.sdk.transport.http import ApiClient, within
+from scheduler_project.sdk.transport.http import ApiClient, HttpTransport, within
+from tests.support.waiting import join
 
 Answer = tuple[int, str, bytes]
 
@@ -93,6 +94,24 @@ def test_requests_carry_the_key_and_keep_the_connection(server: Server, api: Api
         ("POST", "/api/v1/jobs", {"name": "x"}, "Bearer bk_secret"),
     ]
     assert server.connections == 1
+
+
+def test_an_answer_counts_that_comes_before_the_body_was_read() -> None:
+    """A key that is refused is not taken for an outage."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def refuse() -> None:
+            client, _ = listener.accept()
+            with client:
+                client.recv(1)
+                client.sendall(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+
+        server = threading.Thread(target=refuse)
+        server.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        transport = HttpTransport(url, "bk_secret", connect_seconds=10, reply_seconds=10)
+        assert transport.send("PUT", "/worker/logs/x/1", bytes(20_000_000)).status == 401
+        join(server)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 from jobs.models import Job
 from runs.models import Attempt, LiveRun, Run, WorkerNode
 from runs.states import LiveState
+from scheduler_project.sdk import __version__
 from tests.sdk.stage import kill
 from tests.support.factories import make_job, make_pool, make_queue, make_run, now
 from tests.support.processes import Processes, RealProcess
@@ -39,6 +40,10 @@ def worker(processes: Processes, database_url: str, tmp_path: Path) -> Iterator[
     assert worker.is_alive(), worker.text()
     yield worker
     worker.terminate()
+
+
+def test_a_worker_registers_its_version(worker: RealProcess) -> None:
+    assert WorkerNode.objects.get().version == __version__ != ""
 
 
 def queued(job: Job, task: str = "tests.succeeds", *args: Any, **live: Any) -> LiveRun:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from scheduler_project.sdk import __version__
 from tests.support.processes import CHECKOUT
 from tests.system.adoption.adopter import SAMPLE, run_to_end
 
@@ -27,7 +28,7 @@ def test_the_base_install_needs_celery_alone(wheel: Path) -> None:
         lines = archive.read(metadata).decode().partition("\n\n")[0].splitlines()
     needed = [line.partition(": ")[2] for line in lines if line.startswith("Requires-Dist: ")]
     assert [one for one in needed if "extra ==" not in one] == ["celery>=5.3"]
-    assert "Requires-Python: >=3.10" in lines
+    assert "Requires-Python: >=3.10" in lines and f"Version: {__version__}" in lines
 
 
 def test_the_record_names_nothing_but_beatkeeper(wheel: Path) -> None:

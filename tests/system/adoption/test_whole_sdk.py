@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from itertools import chain
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import httpx
 import pytest
@@ -33,7 +34,7 @@ from tests.support.servers.api import serve
 from tests.system.platform import Platform, our_connection
 
 MODULE = "tests.system.adoption.whole_sdk"
-JOBS = 9
+JOBS = 10
 CALL = f"from {MODULE} import call_everything; call_everything()"
 COMMANDS = (
     ("plan", "--app", MODULE),
@@ -67,6 +68,7 @@ class Shop:
             "SHOP_BROKER_URL": platform.broker_url,
             "SHOP_QUEUE": f"{platform.own_queue}-{link}",
             "SHOP_AT": at.isoformat(),
+            "SHOP_LOCAL_AT": at.astimezone(ZoneInfo("America/New_York")).replace(tzinfo=None).isoformat(),
             "SHOP_SIGN": str(platform.folder / f"{link}.sign"),
         }
         spool = str(platform.spool / link)
@@ -141,8 +143,10 @@ def test_every_option_and_method_works_over_both_links(
     for call in calls:
         assert "all came out as it should" in ended(call, 150)
     for shop in shops:
-        runs_at = Run.objects.filter(job__tenant=shop.tenant, job__name=f"{MODULE}.once", planned_at=at)
-        platform.wait(lambda runs=runs_at: runs.filter(state="succeeded").exists(), 60, "the run of `at=`")  # type: ignore[misc]
+        ran_at = Run.objects.filter(job__tenant=shop.tenant, planned_at=at, state="succeeded")
+        for name in ("once", "once_by_the_clock"):
+            of_task = ran_at.filter(job__name=f"{MODULE}.{name}")
+            platform.wait(of_task.exists, 60, "the run of `at=`")
         assert_declared_as_written(shop, url, own_ca)
 
     for plan, apply, drift in [[shop.command(processes, *words) for words in COMMANDS] for shop in shops]:
@@ -180,7 +184,7 @@ def assert_declared_as_written(shop: Shop, url: str, own_ca: OwnCA) -> None:
         "PT5M",
     )
     assert schedule["calendar"] == {"name": "days", "on_closed": "next"}
-    assert (schedule["start"][:10], schedule["end"][:10]) == ("2026-01-01", "2040-01-01")
+    assert (schedule["begins_at"][:10], schedule["ends_at"][:10]) == ("2026-01-01", "2040-01-01")
     assert (daily["priority"], daily["timeout"], daily["overlap"]) == (700, "PT30S", "allow_all")
     assert (daily["max_concurrency"], daily["catch_up"]["policy"]) == (2, "skip")
     assert (daily["target"]["args"], daily["target"]["kwargs"]) == (["a"], {"day": 1})

@@ -81,8 +81,8 @@ class Promise:
     tags={"team": "shop"},
     cron="0 5 1 2 *",
     timezone="America/New_York",
-    start=datetime(2026, 1, 1, tzinfo=timezone.utc),
-    end="2040-01-01T00:00:00Z",
+    begins_at=datetime(2026, 1, 1, tzinfo=timezone.utc),
+    ends_at="2040-01-01T00:00:00Z",
     calendar="days",
     on_closed="next",
     jitter=timedelta(minutes=5),
@@ -112,6 +112,12 @@ def daily(*args: Any, **kwargs: Any) -> list[Any]:
 @shared_task
 def once() -> str:
     return "once"
+
+
+@keeper.job(at=os.environ["SHOP_LOCAL_AT"], timezone="America/New_York")
+@app.task
+def once_by_the_clock() -> str:
+    return "once by the clock"
 
 
 @keeper.job(

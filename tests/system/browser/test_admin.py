@@ -251,7 +251,7 @@ def test_a_person_blacks_out_an_afternoon_and_lifts_it(browser: Browser, job: Jo
     browser.open("/admin/beatkeeper_jobs/suspension/add/")
     page = browser.page
     page.select_option("select[name=kind]", "blackout")
-    page.fill("textarea[name=note]", "inventory")
+    page.fill("textarea[name=reason]", "inventory")
     browser.picture("suspension-form")
     page.locator("#id_everything").check(force=True)
     page.click("button[name=_save]")

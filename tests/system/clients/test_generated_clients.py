@@ -1,13 +1,11 @@
 """Clients that are generated of the OpenAPI document create, run, read, cancel, edit and delete."""
 
-import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
-from tests.support.processes import PYTHON, environment
-from tests.system.clients.conftest import PRINTED, Served
+from tests.support.processes import PYTHON
+from tests.system.clients.conftest import PRINTED, Served, run_to_end
 
 HERE = Path(__file__).parent
 # Uploads of workers, whose bodies are no JSON.
@@ -49,12 +47,3 @@ def test_redocly_finds_no_error_in_the_document(served: Served, npm_programs: Pa
     run_to_end(
         [str(npm_programs / "redocly"), "lint", "--config", str(HERE / "redocly.yaml"), str(served.document)]
     )
-
-
-def run_to_end(command: list[str], **env: str) -> str:
-    # The generator of the Python client formats what it writes with the ruff beside it.
-    path = f"{Path(PYTHON).parent}:{os.environ['PATH']}"
-    all_env = environment({"PATH": path, **env})
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=all_env)
-    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
-    return done.stdout + done.stderr

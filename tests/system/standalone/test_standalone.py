@@ -260,6 +260,7 @@ def test_down_stops_it_and_says_so_when_there_is_nothing_to_stop(product: Produc
     assert down(product) == f"nothing runs from {product.state}\n"
     refused = manage(product.state, "doctor", "--no-color")
     assert "does not answer" in refused.stdout and refused.returncode == 1, refused.stdout + refused.stderr
+    assert "do: run `make up`" in refused.stdout
 
 
 def test_down_answers_at_once_and_the_next_start_takes_the_long_run_up_again(

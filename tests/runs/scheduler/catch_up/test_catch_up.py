@@ -66,7 +66,12 @@ def rewrite_spec(job: Job, **values: Any) -> None:
 def make_suspension(
     effect: Effect = Effect.CATCH_UP, tenant: Tenant | None = None, **fields: Any
 ) -> Suspension:
-    values = {"kind": SuspensionKind.PAUSE, "begins_at": now() - 24 * HOUR, "note": "audit", "tenant": tenant}
+    values = {
+        "kind": SuspensionKind.PAUSE,
+        "begins_at": now() - 24 * HOUR,
+        "reason": "audit",
+        "tenant": tenant,
+    }
     return Suspension.objects.create(effect=effect, **{**values, **fields})
 
 
@@ -92,7 +97,7 @@ class TestPace:
         trigger_due(session, ALL)
         assert step(session).runs == 10
         span = MissedSpan.objects.get(job=job)
-        assert (span.made, span.cursor, span.from_at) == (10, first + 10 * HOUR, first + 10 * HOUR)
+        assert (span.made, span.cursor, span.begins_at) == (10, first + 10 * HOUR, first + 10 * HOUR)
         assert span.next_at is not None and span.next_at > now() + SECOND / 2
 
     def test_the_newest_go_first_if_the_job_wants_it(self, session: Session) -> None:
@@ -101,7 +106,7 @@ class TestPace:
         step(session)
         assert planned(job) == [first + 2 * HOUR]
         span = MissedSpan.objects.get(job=job)
-        assert (span.from_at, span.to_at) == (first, first + HOUR + MILLISECOND)
+        assert (span.begins_at, span.ends_at) == (first, first + HOUR + MILLISECOND)
 
     @pytest.mark.parametrize("order", ["oldest", "newest"])
     def test_a_span_that_is_worked_off_is_gone_and_every_time_has_its_run(
@@ -122,7 +127,7 @@ class TestPace:
         assert step(session).runs == 4
         span = MissedSpan.objects.get(job=job)
         assert (span.state, span.reason, span.policy) == ("settled", "catch_up_max", "skip")
-        assert not any(span.from_at <= at < span.to_at for at in planned(job))
+        assert not any(span.begins_at <= at < span.ends_at for at in planned(job))
         step(session)
         span.refresh_from_db()
         assert span.count == 16
@@ -133,7 +138,7 @@ class TestPace:
         span = MissedSpan.objects.get(job=job)
         earlier = first - 10 * HOUR
         MissedSpan.objects.create(
-            tenant_id=job.tenant_id, job=job, version=1, slice=span.slice, from_at=earlier, to_at=earlier + HOUR,
+            tenant_id=job.tenant_id, job=job, version=1, slice=span.slice, begins_at=earlier, ends_at=earlier + HOUR,
             cursor=earlier, next_at=now(), state="working", policy="all", reason="downtime",
         )  # fmt: skip
         assert (step(session).runs, step(session).runs) == (1, 0)
@@ -193,18 +198,18 @@ class TestStandingStill:
         job, _ = make_behind(3)
         trigger_due(session, ALL)
         old = now() - timedelta(days=27, hours=23.5)
-        MissedSpan.objects.filter(job=job).update(from_at=old - 10 * HOUR, cursor=old - 10 * HOUR)
+        MissedSpan.objects.filter(job=job).update(begins_at=old - 10 * HOUR, cursor=old - 10 * HOUR)
         step(session)
-        settled, left = MissedSpan.objects.filter(job=job).order_by("from_at")
+        settled, left = MissedSpan.objects.filter(job=job).order_by("begins_at")
         assert (settled.reason, settled.state) == ("too_old", "settled")
         (run,) = planned(job)
-        assert settled.to_at == run < left.from_at
+        assert settled.ends_at == run < left.begins_at
         assert run >= now() - timedelta(days=28)
 
     def test_a_finished_job_still_makes_up_for_what_it_missed(self, session: Session) -> None:
         anchor = now() - 3.5 * HOUR
         end = (anchor + 3 * HOUR).isoformat()
-        job, first = make_behind(3, spec={"schedule": {"every": 3600, "end": end}})
+        job, first = make_behind(3, spec={"schedule": {"every": 3600, "ends_at": end}})
         done = trigger_due(session, ALL)
         assert done.finished == 1
         assert step(session).runs == 1
@@ -238,7 +243,7 @@ class TestChangesOfTheJob:
             Override.objects.create(job=job, planned_at=at, moved_to=now() + 2 * HOUR)
         cancel_job(job)
         span = MissedSpan.objects.get(job=job)
-        assert (span.from_at, span.to_at) == (come, come + MILLISECOND)
+        assert (span.begins_at, span.ends_at) == (come, come + MILLISECOND)
         assert (span.state, span.reason, span.count) == ("settled", "job_ended", 1)
         assert Override.objects.get(job=job, planned_at=come).done_at is not None
         assert Override.objects.get(job=job, planned_at=ahead).done_at is None
@@ -272,7 +277,7 @@ class TestChangesOfTheJob:
             step(session)
             ran = set(planned(job))
             spans = list(MissedSpan.objects.filter(job=job))
-            settled = {at for at in missed if any(span.from_at <= at < span.to_at for span in spans)}
+            settled = {at for at in missed if any(span.begins_at <= at < span.ends_at for span in spans)}
             assert (len(ran), ran | settled, ran & settled) == (made, missed, set())
             if made == steps + 1:
                 assert (max(missed) if after == "newest" else min(missed)) in ran
@@ -331,17 +336,17 @@ class TestEndsOfStops:
         trigger_due(session, ALL)
         before = MissedSpan.objects.get(job=job)
         # As if a second had passed.
-        MissedSpan.objects.update(cursor=before.from_at + SECOND, to_at=before.from_at + MILLISECOND)
-        make_due(job, before.from_at + SECOND)
+        MissedSpan.objects.update(cursor=before.begins_at + SECOND, ends_at=before.begins_at + MILLISECOND)
+        make_due(job, before.begins_at + SECOND)
         trigger_due(session, ALL)
         span = MissedSpan.objects.get(job=job)
-        assert (span.pk, span.from_at, span.suspension_id, span.state) == (
+        assert (span.pk, span.begins_at, span.suspension_id, span.state) == (
             before.pk,
-            before.from_at,
+            before.begins_at,
             suspension.pk,
             "open",
         )
-        assert span.to_at > before.from_at + SECOND
+        assert span.ends_at > before.begins_at + SECOND
 
     def test_a_span_does_not_grow_over_a_time_that_had_its_run(self, session: Session) -> None:
         """The suspension did not concern the job for a while: its tags were others."""
@@ -352,9 +357,9 @@ class TestEndsOfStops:
         make_suspension(tag_name="a", begins_at=anchor - HOUR, ends_at=now() - 2.2 * SECOND)
         make_suspension(tag_name="a", begins_at=now() - 0.9 * SECOND)
         trigger_due(session, ALL)
-        spans = list(MissedSpan.objects.filter(job=job).order_by("from_at"))
+        spans = list(MissedSpan.objects.filter(job=job).order_by("begins_at"))
         assert len(spans) == 2 and len(planned(job)) == 1
-        assert not any(span.from_at <= at < span.to_at for span in spans for at in planned(job))
+        assert not any(span.begins_at <= at < span.ends_at for span in spans for at in planned(job))
 
     @pytest.mark.parametrize(
         ("effect", "policy", "runs"),
@@ -378,7 +383,7 @@ class TestEndsOfStops:
         missed = [first + number * HOUR for number in range(3)]
         spans = list(MissedSpan.objects.filter(job=job))
         for at in missed:
-            assert (at in planned(job)) + sum(span.from_at <= at < span.to_at for span in spans) == 1
+            assert (at in planned(job)) + sum(span.begins_at <= at < span.ends_at for span in spans) == 1
         assert all(
             (span.state, span.reason, span.suspension_id) == ("settled", "paused: audit", suspension.pk)
             for span in spans
@@ -410,7 +415,7 @@ class TestEndsOfStops:
         assert step(session).ended == 0
         trigger_due(session, ALL)
         spans = MissedSpan.objects.filter(job=job, suspension=suspension)
-        assert [span.from_at for span in spans] == [first]
+        assert [span.begins_at for span in spans] == [first]
         assert step(session).settled == 1 and step(session).ended == 1
 
     def test_a_suspension_of_many_jobs_is_settled_in_bounded_steps(self, session: Session) -> None:
@@ -446,7 +451,7 @@ class TestEndsOfStops:
     def test_of_an_interrupted_stop_the_job_runs_once(self, session: Session) -> None:
         job, suspension, first = self.suspended(session, Effect.RUN_AFTER)
         older = MissedSpan.objects.get(job=job)
-        older.pk, older.from_at, older.to_at = None, first - 9 * HOUR, first - 8 * HOUR
+        older.pk, older.begins_at, older.ends_at = None, first - 9 * HOUR, first - 8 * HOUR
         older.save(force_insert=True)
         lift(suspension)
         assert step(session).settled == 2

@@ -205,7 +205,7 @@ class TestSuspensions:
         make_worker(pool)
         job = make_job(pool=pool)
         make_run(job)
-        suspension = make_suspension(pool=pool, effect=Effect.HOLD, note="new disks")
+        suspension = make_suspension(pool=pool, effect=Effect.HOLD, reason="new disks")
         dispatch(session, pool)
         assert states(job) == [LiveState.READY]
         assert reason(pool, job.tenant) == "paused: new disks"
@@ -267,6 +267,21 @@ class TestSuspensions:
         dispatch(session, pool)
         assert (states(held), states(other)) == (["blocked", "blocked"], ["queued"])
         assert set(LiveRun.objects.filter(job=held).values_list("reason", flat=True)) == {"paused"}
+        Suspension.objects.filter(pk=suspension.pk).update(lifted_at=now())
+        recover_once(session, RecoveryMemory(), now())
+        assert dispatch(session, pool).queued == 2
+
+    def test_a_suspension_of_one_job_sets_its_runs_aside_and_lets_the_rest_of_the_queue_go(
+        self, session: Session, pool: Pool
+    ) -> None:
+        make_worker(pool, slots=8)
+        tenant = make_tenant()
+        held, other = make_job(tenant, pool), make_job(tenant, pool)
+        make_ready(held, 2)
+        make_run(other)
+        suspension = make_suspension(tenant=tenant, job=held)
+        dispatch(session, pool)
+        assert (states(held), states(other)) == (["blocked", "blocked"], ["queued"])
         Suspension.objects.filter(pk=suspension.pk).update(lifted_at=now())
         recover_once(session, RecoveryMemory(), now())
         assert dispatch(session, pool).queued == 2

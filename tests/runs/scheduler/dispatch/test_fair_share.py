@@ -97,6 +97,7 @@ def test_of_more_queues_than_slots_those_go_first_that_had_less() -> None:
     assert share_out(4, queues, queues_of_pool=100) == dict.fromkeys(range(6), 1)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(5))
 def test_slot_seconds_follow_the_weights_when_queues_outnumber_slots(seed: int) -> None:
     """A small simulation: 30 queues with endless work, weights 1 to 10, runs of 1 to 5 s, 8 slots."""

@@ -134,6 +134,7 @@ class SimulatedPool:
 ENDLESS = 10**9
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("slots", [16, 120])
 def test_no_queue_with_work_has_less_than_half_its_share(slots: int, seed: int) -> None:

@@ -19,7 +19,7 @@ class Behind(Gates):
 
 
 def candidate(ctid: str, tenant: int = ONE, limited: UUID | None = None, target: str = "known") -> Candidate:
-    return Candidate(ctid, tenant, 0, target, limited, None, None, "")
+    return Candidate(ctid, tenant, 0, target, limited, None, None, None, "")
 
 
 def chosen(

@@ -28,7 +28,7 @@ DAY = timedelta(days=1)
 # A job each, whose schedule began so long ago that it is due from `due` on; anchors are spread over a minute.
 JOBS = """
 INSERT INTO beatkeeper_job
-        (id, tenant_id, name, description, pool_id, status, status_note, status_by, priority, tags, version)
+        (id, tenant_id, name, description, pool_id, status, status_reason, status_by, priority, tags, version)
     SELECT gen_random_uuid(), %(tenant)s, 'job-' || i, '', %(pool)s, 'active', '', '', 500, '{}', 1
     FROM generate_series(1, %(jobs)s) i;
 INSERT INTO beatkeeper_job_version (job_id, version, target, target_key, schedule, timeout_ms, overlap, catch_up,
@@ -111,11 +111,11 @@ def test_a_poison_job_of_each_kind_among_ten_thousand_costs_nobody_its_time(
     for kind, job in poison.items():
         job.refresh_from_db()
         assert (job.status, job.clock.next_run_at) == (JobStatus.UNRUNNABLE, None), kind
-        assert MissedSpan.objects.get(job=job).from_at == due - SECOND, kind
+        assert MissedSpan.objects.get(job=job).begins_at == due - SECOND, kind
         entry = AuditEntry.objects.get(action="job.unrunnable", object_id=str(job.pk))
-        assert entry.reason == job.status_note != "", kind
-    assert "Atlantis" in poison["zone gone"].status_note
-    assert "no_poison" in poison["refused"].status_note
+        assert entry.reason == job.status_reason != "", kind
+    assert "Atlantis" in poison["zone gone"].status_reason
+    assert "no_poison" in poison["refused"].status_reason
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def _check_outcomes(jobs: list[Job], since: datetime) -> None:
         anchor, until = job.spec.anchor_at, job.clock.next_run_at
         assert until is not None
         runs = set(job.run_set.values_list("planned_at", flat=True))
-        spans = list(job.missed_spans.values_list("from_at", "to_at"))
+        spans = list(job.missed_spans.values_list("begins_at", "ends_at"))
         at = anchor + MINUTE
         while at < until:
             assert (at in runs) + sum(begin <= at < end for begin, end in spans) == 1, (job.pk, at)

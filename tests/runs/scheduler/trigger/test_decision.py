@@ -58,16 +58,17 @@ def make_suspension(begins_at: datetime, over_at: datetime | None = None, **fiel
         "effect": Effect.SKIP.value,
         "tenant_id": None,
         "pool_id": None,
+        "job_id": None,
         "tag_name": "",
         "tag_value": "",
-        "note": "",
+        "reason": "",
     }
     return SuspensionRow(**{**values, **fields, "begins_at": begins_at, "over_at": over_at})
 
 
 def make_change(planned_at: datetime, moved_to: datetime | None = None, **fields: Any) -> ChangedTime:
     return ChangedTime(
-        **{"id": 1, "created_by": "ann", "note": "", "done": False, **fields},
+        **{"id": 1, "created_by": "ann", "reason": "", "done": False, **fields},
         planned_at=planned_at,
         moved_to=moved_to,
     )
@@ -80,19 +81,19 @@ def minutes(*numbers: float) -> list[datetime]:
 def spans_of(found: TriggerDecision) -> list[tuple[float, float, str, str]]:
     """Spans in minutes."""
     return [
-        ((span.from_at - START) / MINUTE, (span.to_at - START) / MINUTE, span.reason, span.state)
+        ((span.begins_at - START) / MINUTE, (span.ends_at - START) / MINUTE, span.reason, span.state)
         for span in found.spans
     ]
 
 
 class TestSuspensions:
     def test_a_fresh_time_under_a_suspension_waits_in_an_open_span(self) -> None:
-        suspensions = SuspensionSet((make_suspension(START, note="audit"),))
+        suspensions = SuspensionSet((make_suspension(START, reason="audit"),))
         found = decide(make_due_job(), START + SECOND, GRACE, suspensions)
         assert (found.times, found.next_at) == ([], START + MINUTE)
         (span,) = found.spans
         assert (span.state, span.suspension_id, span.cursor) == (OPEN, 1, START + MINUTE)
-        assert span.from_at == START < span.to_at < START + MINUTE
+        assert span.begins_at == START < span.ends_at < START + MINUTE
         assert span.reason == "blackout: audit"
 
     def test_times_before_and_after_a_suspension_get_their_runs(self) -> None:
@@ -101,8 +102,8 @@ class TestSuspensions:
         found = decide(job, START + 45 * SECOND, GRACE, suspensions)
         assert [(at - START) / SECOND for at in found.times] == [0, 30, 40]
         (span,) = found.spans
-        assert (span.from_at - START, span.cursor) == (10 * SECOND, START + 30 * SECOND)
-        assert START + 20 * SECOND < span.to_at <= START + 30 * SECOND
+        assert (span.begins_at - START, span.cursor) == (10 * SECOND, START + 30 * SECOND)
+        assert START + 20 * SECOND < span.ends_at <= START + 30 * SECOND
 
     def test_a_gap_is_cut_where_suspensions_begin_and_end(self) -> None:
         suspensions = SuspensionSet((make_suspension(START + 100 * MINUTE, START + 200 * MINUTE),))
@@ -160,12 +161,17 @@ class TestAll:
         found = decide(job, START + 60.5 * MINUTE, GRACE)
         assert spans_of(found) == [(0, 31, Reason.TOO_OLD, SETTLED), (31, 60, Reason.DOWNTIME, WORKING)]
 
+    def test_a_time_less_than_a_millisecond_beyond_the_window_is_too_old(self) -> None:
+        job = make_due_job(catch_up={"policy": "all", "window": 1800})
+        found = decide(job, START + 30 * MINUTE + SECOND / 2000, GRACE)
+        assert spans_of(found) == [(0, 1, Reason.TOO_OLD, SETTLED), (1, 29, Reason.DOWNTIME, WORKING)]
+
     def test_no_window_reaches_beyond_the_partitions(self) -> None:
         job = make_due_job({"cron": "0 0 * * *"}, catch_up={"policy": "all", "window": 90 * 86_400})
         found = decide(job._replace(due_at=START - 60 * DAY), START, GRACE)
         old, left = found.spans
-        assert (old.reason, old.to_at) == (Reason.TOO_OLD, left.from_at)
-        assert START - 28 * DAY <= left.from_at <= START - 27 * DAY
+        assert (old.reason, old.ends_at) == (Reason.TOO_OLD, left.begins_at)
+        assert START - 28 * DAY <= left.begins_at <= START - 27 * DAY
 
     def test_a_gap_that_is_all_too_old_leaves_nothing_to_work_off(self) -> None:
         job = make_due_job({"at": (START - 2 * DAY).isoformat()}, catch_up={"policy": "all"})
@@ -178,7 +184,7 @@ class TestChanges:
     """Single planned times that somebody skipped or moved."""
 
     def test_a_skipped_time_gets_a_row_that_says_who_and_why(self) -> None:
-        change = make_change(START, note="the bank is closed")
+        change = make_change(START, reason="the bank is closed")
         found = decide(make_due_job(), START + SECOND, GRACE, changes=[change])
         assert (found.times, found.done_changes) == ([START], [1])
         assert found.is_skipped(START)
@@ -210,7 +216,7 @@ class TestChanges:
 
     def test_it_runs_at_its_new_instant_under_its_own_identity(self) -> None:
         job = make_due_job({"cron": "0 * * * *"}, due_at=START + 90 * SECOND)
-        change = make_change(START, START + 90 * SECOND, note="backup first")
+        change = make_change(START, START + 90 * SECOND, reason="backup first")
         found = decide(job, START + 91 * SECOND, GRACE, changes=[change])
         assert (found.times, found.done_changes, found.next_at) == ([START], [1], START + HOUR)
         special = found.special[START]
@@ -329,7 +335,7 @@ class Ledger:
             longer = next((old for old in self.spans if self._goes_on(old, span)), None)
             if longer is not None:
                 self.spans.remove(longer)
-                span = longer._replace(to_at=span.to_at, cursor=span.cursor)
+                span = longer._replace(ends_at=span.ends_at, cursor=span.cursor)
             self.spans.append(span)
         done = set(found.done_changes)
         self.changes = [change._replace(done=change.done or change.id in done) for change in self.changes]
@@ -339,14 +345,14 @@ class Ledger:
         return (
             new.state == old.state == OPEN
             and old.suspension_id == new.suspension_id
-            and old.cursor == new.from_at
+            and old.cursor == new.begins_at
         )
 
     def seen_by(self, due_at: datetime) -> list[ChangedTime]:
         return [change for change in self.changes if not change.done or change.planned_at >= due_at]
 
     def outcomes(self, at: datetime) -> int:
-        return self.runs[at] + sum(span.from_at <= at < span.to_at for span in self.spans)
+        return self.runs[at] + sum(span.begins_at <= at < span.ends_at for span in self.spans)
 
 
 HALF_MINUTES = st.integers(0, 240).map(lambda number: START + number * MINUTE / 2)
@@ -371,6 +377,7 @@ def some_changes(draw: st.DrawFn, times: list[datetime]) -> list[ChangedTime]:
     ]
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_each_planned_time_has_exactly_one_outcome(data: st.DataObject) -> None:
@@ -433,7 +440,7 @@ def test_what_nobody_can_reckon_is_reported_but_for_times_that_have_or_await_an_
     assert found.done_changes == [3, 4, 5, 7]
     assert {span.reason for span in found.spans} == {"unrunnable"} and not found.times
     millisecond = timedelta(milliseconds=1)
-    assert [(span.from_at, span.to_at) for span in found.spans] == [
+    assert [(span.begins_at, span.ends_at) for span in found.spans] == [
         (START - 5 * MINUTE, START - 5 * MINUTE + millisecond),
         (START + 20 * MINUTE, START + 20 * MINUTE + millisecond),
         (START + millisecond, START + 2 * MINUTE),

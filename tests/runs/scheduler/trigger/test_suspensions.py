@@ -10,7 +10,7 @@ from auditlog.models import AuditEntry
 from jobs.models import Effect, Suspension, SuspensionKind, Tenant
 from jobs.suspensions.rules import SuspensionSet
 from runs.scheduler.trigger.suspensions import end_suspension, read_suspensions
-from tests.support.factories import make_pool, make_suspension, make_tenant, now
+from tests.support.factories import make_job, make_pool, make_suspension, make_tenant, now
 
 pytestmark = pytest.mark.django_db
 HOUR = timedelta(hours=1)
@@ -33,8 +33,8 @@ def suspensions(session: psycopg.Connection[Any]) -> SuspensionSet:
 
 def test_without_suspensions_nothing_is_asked(session: Any) -> None:
     found = suspensions(session)
-    assert not found and not found.need_tags
-    assert found.suspends(1, 1, {}, now()) is None and found.holds(1, 1, {}, now()) is None
+    assert not found and not found.need_tags and not found.need_jobs
+    assert found.suspends(1, 1, None, {}, now()) is None and found.holds(1, 1, None, {}, now()) is None
 
 
 @pytest.mark.parametrize(
@@ -51,79 +51,90 @@ def test_each_effect_suspensions_what_it_says(
 ) -> None:
     make_suspension(effect=effect, kind=SuspensionKind.BLACKOUT, ends_at=now() + HOUR)
     found = suspensions(session)
-    assert (found.suspends(1, 1, {}, now()) is not None) is suspends
-    assert (found.holds(1, 1, {}, now()) is not None) is holds
+    assert (found.suspends(1, 1, None, {}, now()) is not None) is suspends
+    assert (found.holds(1, 1, None, {}, now()) is not None) is holds
 
 
 def test_a_suspension_concerns_what_fits_all_that_it_names(session: Any, tenant: Tenant) -> None:
     pool = make_pool()
     make_suspension(tenant=tenant, pool=pool, tag_name="team", tag_value="payments")
     found = suspensions(session)
-    assert found.need_tags
+    assert found.need_tags and found.need_jobs
     tags = {"team": "payments", "tier": "1"}
-    assert found.suspends(tenant.pk, pool.pk, tags, now())
-    assert not found.suspends(tenant.pk + 1, pool.pk, tags, now())
-    assert not found.suspends(tenant.pk, pool.pk + 1, tags, now())
-    assert not found.suspends(tenant.pk, pool.pk, {"team": "orders"}, now())
-    assert not found.suspends(tenant.pk, pool.pk, {}, now())
+    assert found.suspends(tenant.pk, pool.pk, None, tags, now())
+    assert not found.suspends(tenant.pk + 1, pool.pk, None, tags, now())
+    assert not found.suspends(tenant.pk, pool.pk + 1, None, tags, now())
+    assert not found.suspends(tenant.pk, pool.pk, None, {"team": "orders"}, now())
+    assert not found.suspends(tenant.pk, pool.pk, None, {}, now())
 
 
 def test_a_tag_without_a_value_means_every_value(session: Any, tenant: Tenant) -> None:
     make_suspension(tenant=tenant, tag_name="team")
     found = suspensions(session)
-    assert found.suspends(tenant.pk, 1, {"team": ""}, now()) and found.suspends(
-        tenant.pk, 1, {"team": "x"}, now()
+    assert found.suspends(tenant.pk, 1, None, {"team": ""}, now()) and found.suspends(
+        tenant.pk, 1, None, {"team": "x"}, now()
     )
-    assert not found.suspends(tenant.pk, 1, {"teams": "x"}, now())
+    assert not found.suspends(tenant.pk, 1, None, {"teams": "x"}, now())
+
+
+def test_a_suspension_of_one_job_concerns_neither_others_nor_their_whole_queue(session: Any) -> None:
+    job = make_job()
+    make_suspension(tenant=job.tenant, job=job)
+    found = suspensions(session)
+    assert found.need_jobs and not found.need_tags
+    queue = (job.tenant_id, job.pool_id)
+    assert found.suspends(*queue, job.pk, {}, now()) and found.holds(*queue, job.pk, {}, now())
+    for other in (make_job(job.tenant, job.pool).pk, None):
+        assert not found.suspends(*queue, other, {}, now()) and not found.holds(*queue, other, {}, now())
 
 
 def test_its_end_is_outside_and_its_beginning_inside(session: Any) -> None:
     suspension = make_suspension(begins_at=now() - HOUR, ends_at=now() - HOUR / 2)
     found = suspensions(session)
     assert suspension.ends_at
-    assert found.suspends(1, 1, {}, suspension.begins_at)
-    assert not found.suspends(1, 1, {}, suspension.begins_at - timedelta(milliseconds=1))
-    assert found.suspends(1, 1, {}, suspension.ends_at - timedelta(milliseconds=1))
-    assert not found.suspends(1, 1, {}, suspension.ends_at)
+    assert found.suspends(1, 1, None, {}, suspension.begins_at)
+    assert not found.suspends(1, 1, None, {}, suspension.begins_at - timedelta(milliseconds=1))
+    assert found.suspends(1, 1, None, {}, suspension.ends_at - timedelta(milliseconds=1))
+    assert not found.suspends(1, 1, None, {}, suspension.ends_at)
     assert [row.id for row in found.over(now())] == [suspension.pk]
 
 
 def test_lifting_ends_it_before_its_time(session: Any) -> None:
     suspension = make_suspension(begins_at=now() - HOUR, ends_at=now() + HOUR, lifted_at=now() - HOUR / 2)
     found = suspensions(session)
-    assert not found.holds(1, 1, {}, now())
+    assert not found.holds(1, 1, None, {}, now())
     assert [row.over_at for row in found.over(now())] == [suspension.lifted_at]
 
 
 def test_one_that_was_lifted_before_it_began_suspensions_nothing(session: Any) -> None:
     make_suspension(begins_at=now() - HOUR, ends_at=now() + HOUR, lifted_at=now() - 2 * HOUR)
-    assert not suspensions(session).suspends(1, 1, {}, now())
+    assert not suspensions(session).suspends(1, 1, None, {}, now())
 
 
 def test_one_that_has_not_begun_is_read_when_asked_for(session: Any) -> None:
     make_suspension(begins_at=now() + HOUR)
     assert not suspensions(session)
     later = now() + 2 * HOUR
-    assert read_suspensions(session, later).suspends(1, 1, {}, later)
+    assert read_suspensions(session, later).suspends(1, 1, None, {}, later)
 
 
 def test_what_drops_a_time_goes_before_what_makes_up_for_it(session: Any) -> None:
     make_suspension(effect=Effect.CATCH_UP)
     make_suspension(effect=Effect.RUN_AFTER, kind=SuspensionKind.BLACKOUT, ends_at=now() + HOUR)
     skips = make_suspension(effect=Effect.SKIP, kind=SuspensionKind.BLACKOUT, ends_at=now() + HOUR)
-    found = suspensions(session).suspends(1, 1, {}, now())
+    found = suspensions(session).suspends(1, 1, None, {}, now())
     assert found and found.id == skips.pk
 
 
 def test_the_reason_is_of_the_stop_that_lasts_longest(session: Any) -> None:
     make_suspension(effect=Effect.HOLD, ends_at=now() + HOUR)
     longer = make_suspension(effect=Effect.HOLD, ends_at=now() + 2 * HOUR)
-    held = suspensions(session).holds(1, 1, {}, now())
+    held = suspensions(session).holds(1, 1, None, {}, now())
     assert held and held.id == longer.pk
-    endless = make_suspension(effect=Effect.HOLD, note="database move " * 9)
-    held = suspensions(session).holds(1, 1, {}, now())
+    endless = make_suspension(effect=Effect.HOLD, reason="database move " * 9)
+    held = suspensions(session).holds(1, 1, None, {}, now())
     assert held and held.id == endless.pk and held.over_at is None
-    assert held.reason.startswith("paused: database move") and len(held.reason) <= 40
+    assert held.stored_reason.startswith("paused: database move") and len(held.stored_reason) <= 40
 
 
 def test_its_end_is_reported_once(session: Any, tenant: Tenant) -> None:

@@ -158,7 +158,7 @@ def test_an_id_that_belongs_to_another_job_is_reported_as_missed(
     monkeypatch.setattr("runs.scheduler.trigger.new_runs.run_id", lambda *_: taken)
     trigger(session)
     span = MissedSpan.objects.get(job=job)
-    assert (span.reason, span.from_at) == ("id_taken", due_at)
+    assert (span.reason, span.begins_at) == ("id_taken", due_at)
     assert str(taken) in caplog.text
 
 
@@ -172,8 +172,8 @@ class TestGaps:
         done = trigger(session)
         assert (done.runs, done.spans) == (0, 1)
         span = MissedSpan.objects.get(job=job)
-        assert (span.from_at, span.reason, span.policy) == (anchor + timedelta(hours=1), "downtime", "skip")
-        assert anchor + timedelta(hours=3) < span.to_at <= now()
+        assert (span.begins_at, span.reason, span.policy) == (anchor + timedelta(hours=1), "downtime", "skip")
+        assert anchor + timedelta(hours=3) < span.ends_at <= now()
         assert next_run_at(job) == anchor + timedelta(hours=4)
 
     def test_by_the_policy_last_the_last_missed_time_still_runs(self, session: Session) -> None:
@@ -184,7 +184,7 @@ class TestGaps:
         run = Run.objects.get(job=job)
         assert (run.trigger, run.planned_at, run.pk) == (Trigger.CATCH_UP, last, run_id(job.pk, last))
         span = MissedSpan.objects.get(job=job)
-        assert (span.from_at, span.to_at) == (anchor + timedelta(hours=1), last)
+        assert (span.begins_at, span.ends_at) == (anchor + timedelta(hours=1), last)
 
     def test_what_is_made_up_for_queues_behind_what_is_due_now(self, session: Session) -> None:
         anchor = now() - timedelta(hours=1, minutes=30)
@@ -224,14 +224,14 @@ class TestGaps:
         run = Run.objects.get(job=job)
         assert (run.trigger, run.planned_at) == (Trigger.SCHEDULE, anchor + 10 * MINUTE)
         span = MissedSpan.objects.get(job=job)
-        assert (span.from_at, span.to_at) == (anchor + MINUTE, anchor + 10 * MINUTE)
+        assert (span.begins_at, span.ends_at) == (anchor + MINUTE, anchor + 10 * MINUTE)
 
     def test_a_year_of_missed_seconds_is_settled_without_walking_through_it(self, session: Session) -> None:
         anchor = now() - timedelta(days=365)
         job = make_job(next_run_at=anchor + SECOND, spec=every(1, anchor))
         done = trigger(session)
         assert 59 <= done.runs <= 62
-        assert MissedSpan.objects.get(job=job).from_at == anchor + SECOND
+        assert MissedSpan.objects.get(job=job).begins_at == anchor + SECOND
 
     def test_a_missed_one_time_job_is_finished_with_a_span(self, session: Session) -> None:
         at = now() - timedelta(hours=1)
@@ -241,14 +241,14 @@ class TestGaps:
         trigger(session)
         job.refresh_from_db()
         assert job.status == JobStatus.FINISHED
-        assert MissedSpan.objects.get(job=job).from_at == at
+        assert MissedSpan.objects.get(job=job).begins_at == at
 
 
 class TestChangesOfSingleTimes:
     def test_a_skipped_time_has_a_row_that_says_who_and_why(self, session: Session) -> None:
         job = make_job(spec={"overlap": "skip"})
         due_at = make_due(job)
-        change = Override.objects.create(job=job, planned_at=due_at, created_by="ann", note="no bank")
+        change = Override.objects.create(job=job, planned_at=due_at, created_by="ann", reason="no bank")
         done = trigger(session)
         assert (done.runs, done.skipped) == (0, 1)
         run = Run.objects.get(pk=run_id(job.pk, due_at))
@@ -313,7 +313,7 @@ class TestEndOfAJob:
 
     def test_a_schedule_without_a_further_time_finishes_its_job(self, session: Session) -> None:
         anchor = now() - 1.5 * SECOND
-        schedule = {"every": 1, "end": (anchor + SECOND).isoformat()}
+        schedule = {"every": 1, "ends_at": (anchor + SECOND).isoformat()}
         job = make_job(next_run_at=anchor + SECOND, spec={"schedule": schedule, "anchor_at": anchor})
         trigger(session)
         job.refresh_from_db()
@@ -339,12 +339,12 @@ class TestPoison:
         assert (done.runs, done.unrunnable) == (1, 1)
         poison.refresh_from_db()
         assert (poison.status, next_run_at(poison)) == (JobStatus.UNRUNNABLE, None)
-        assert "Europe/Atlantis" in poison.status_note
+        assert "Europe/Atlantis" in poison.status_reason
         entry = AuditEntry.objects.get(object_id=str(poison.pk))
         assert (entry.action, entry.tenant_id) == ("job.unrunnable", poison.tenant_id)
         span = MissedSpan.objects.get(job=poison)
         # What follows the span is made up for by whoever resumes the job: those times are after `status_at`.
-        assert (span.from_at, span.to_at) == (due_at, poison.status_at + MILLISECOND)
+        assert (span.begins_at, span.ends_at) == (due_at, poison.status_at + MILLISECOND)
 
     def test_a_row_the_database_refuses_makes_its_job_unrunnable_and_no_other(self, session: Session) -> None:
         jobs = [make_job() for _ in range(9)]
