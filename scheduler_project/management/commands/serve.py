@@ -15,6 +15,7 @@ KEEP_ALIVE_SECONDS = 75
 STOP_SECONDS = 10
 # Each connection is an open file: with the usual 1,024 a single client with half-open ones would stop a process.
 OPEN_FILES = 8192
+LOOP = "scheduler_project.server.loop:SharingLoop"
 
 
 def address(text: str) -> tuple[str, int]:
@@ -49,6 +50,7 @@ class Command(BaseCommand):
             port=port,
             workers=processes,
             http=HttpProtocol,
+            loop=LOOP,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=STOP_SECONDS,
             ssl_certfile=certificate,

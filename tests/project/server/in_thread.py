@@ -7,15 +7,18 @@ from typing import Any
 
 import uvicorn
 
+from scheduler_project.management.commands.serve import LOOP
 from scheduler_project.server.protocol import HttpProtocol
 from tests.support.waiting import join, wait_until
 
 
 @contextmanager
 def served(application: Any) -> Iterator[uvicorn.Server]:
-    config = uvicorn.Config(application, port=0, http=HttpProtocol, lifespan="off", log_config=None)
+    config = uvicorn.Config(
+        application, port=0, http=HttpProtocol, loop=LOOP, lifespan="off", log_config=None
+    )
     server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run)
+    thread = threading.Thread(target=server.run, args=([config.bind_socket()],))
     thread.start()
     wait_until(lambda: server.started, what="the server")
     try:

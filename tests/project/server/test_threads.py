@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -35,3 +36,31 @@ def test_an_answer_that_has_begun_is_not_cut_when_too_many_requests_wait() -> No
         return [part async for part in threads.iterate(iter([1, 2]))]
 
     assert asyncio.run(read()) == [1, 2]
+
+
+def test_a_request_has_the_process_for_itself() -> None:
+    running: list[int] = []
+
+    def note() -> int:
+        running.append(1)
+        together = len(running)
+        time.sleep(0.01)
+        running.pop()
+        return together
+
+    async def four() -> list[int]:
+        few = Threads("few")
+        return await asyncio.gather(*(few.run(note) for _ in range(4)))
+
+    assert asyncio.run(four()) == [1, 1, 1, 1]
+
+
+def test_a_request_that_takes_long_is_overtaken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "TURN_SECONDS", 0.01)
+    answered = threading.Event()
+
+    async def both() -> list[Any]:
+        few = Threads("few")
+        return list(await asyncio.gather(few.run(answered.wait, 10), few.run(answered.set)))
+
+    assert asyncio.run(both()) == [True, None]
