@@ -24,6 +24,7 @@ NAMES = [
         "edit",
         "failover",
         "throughput",
+        "tenants",
         "claim",
         "recovery",
         "degraded",

@@ -53,3 +53,40 @@ def meter(parts: Mapping[str, list[int]]) -> Callable[[], dict[str, float]]:
 
     before = seconds()
     return lambda: {part: spent - before[part] for part, spent in seconds().items() if parts[part]}
+
+
+def sessions_of(database: Database) -> list[int]:
+    """All sessions of the database but the one that asks."""
+    found = database.rows(
+        "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+    return [pid for (pid,) in found if Path(f"/proc/{pid}").exists()]
+
+
+def family(pid: int) -> list[int]:
+    """Return a process and all that descend from it, also in sessions of their own."""
+    children: dict[int, list[int]] = {}
+    for folder in Path("/proc").iterdir():
+        with suppress(OSError):
+            if folder.name.isdecimal():
+                # The name, in parentheses, may hold spaces.
+                _, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
+                children.setdefault(int(parent), []).append(int(folder.name))
+    found = [pid]
+    for one in found:
+        found += children.get(one, [])
+    return found
+
+
+def meter_of_changing(find: Callable[[], Mapping[str, list[int]]]) -> Callable[[], dict[str, float]]:
+    """Do as `meter` for parts that get new processes; what ends meanwhile is not counted."""
+    before = {pid: seconds_of(pid) for pids in find().values() for pid in pids}
+
+    def spent() -> dict[str, float]:
+        return {
+            part: sum(max(0.0, seconds_of(pid) - before.get(pid, 0.0)) for pid in pids)
+            for part, pids in find().items()
+            if pids
+        }
+
+    return spent

@@ -1,9 +1,11 @@
 """The same task as a plain Celery worker runs it: acked late, one message reserved for each child."""
 
 import os
+from typing import Any
 
 from celery import Celery
 
+from tests.benchmarks.stamps import stamp
 from tests.benchmarks.tick import tick
 
 app = Celery("plain", broker=os.environ["SAMPLE_BROKER_URL"])
@@ -21,3 +23,8 @@ app.conf.update(
 @app.task(name="bench.tick")
 def run(seconds: float) -> None:
     tick(seconds)
+
+
+@app.task(name="bench.noop", bind=True)
+def noop(self: Any, /, **_: Any) -> None:
+    stamp(self.request)

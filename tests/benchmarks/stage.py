@@ -140,13 +140,14 @@ class Stage:
         check_alive(process)
 
     def worker(
-        self, url: str, queue: str = "own", app: str = "tests.benchmarks.worker_app", **env: str | None
+        self, url: str, *queues: str, app: str = "tests.benchmarks.worker_app", **env: str | None
     ) -> RealProcess:
         """Start a real worker of a code base that knows nothing of our settings."""
         self._workers += 1
         name = f"worker-{self._workers}"
         arguments = ["-m", "celery", "-A", app, "worker", "-l", "warning", "-c", str(slots())]
-        arguments += ["-n", f"{name}@{self.prefix}", "-Q", f"{self.prefix}.{queue}"]
+        served = ",".join(f"{self.prefix}.{queue}" for queue in queues or ["own"])
+        arguments += ["-n", f"{name}@{self.prefix}", "-Q", served]
         arguments += ["--without-gossip", "--without-mingle"]
         own = {"DJANGO_SETTINGS_MODULE": None, "BEATKEEPER_SPOOL_DIR": f"{self.folder}/spool-{name}"}
         return self.python(*arguments, url=url, name=name, **own, **env).process

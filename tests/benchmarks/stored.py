@@ -26,7 +26,8 @@ NAMED = {"tenants": TENANTS, "task": TASK, "period": PERIOD_SECONDS, "large_tena
 
 DEFINITIONS = """
 INSERT INTO beatkeeper_tenant (id, slug, name, weight, allowed_hosts)
-    SELECT i, 'tenant-' || i, 'Tenant ' || i, 1 + i %% 10, '{}' FROM generate_series(1, %(tenants)s) i;
+    SELECT i, 'tenant-' || i, 'Tenant ' || i, CASE WHEN %(alike)s THEN 1 ELSE 1 + i %% 10 END, '{}'
+    FROM generate_series(1, %(tenants)s) i;
 INSERT INTO beatkeeper_pool (id, slug, description, exported_tasks, exported_kinds, shared)
     VALUES (1, 'default', '', ARRAY[%(task)s], '{}', true)
 """
@@ -34,7 +35,8 @@ INSERT INTO beatkeeper_pool (id, slug, description, exported_tasks, exported_kin
 JOBS = """
 INSERT INTO beatkeeper_job
         (id, tenant_id, name, description, pool_id, status, status_reason, status_by, priority, tags, version)
-    SELECT gen_random_uuid(), CASE WHEN i %% 10 = 0 THEN %(large_tenant)s ELSE 2 + i %% (%(tenants)s - 1) END,
+    SELECT gen_random_uuid(), CASE WHEN %(alike)s THEN 1 + i %% %(tenants)s WHEN i %% 10 = 0 THEN %(large_tenant)s
+               ELSE 2 + i %% (%(tenants)s - 1) END,
            'job-' || i, '', 1, 'active', '', '', i %% 1001, '{}', 1
     FROM generate_series(1, %(jobs)s) i;
 INSERT INTO beatkeeper_job_version (job_id, version, target, target_key, schedule, timeout_ms, overlap, catch_up,
@@ -68,13 +70,15 @@ ANALYZE chosen
 """
 
 
-def fill(session: Session, jobs: int) -> None:
+def fill(session: Session, jobs: int, tenants: int = TENANTS, alike: bool = False) -> None:
+    """Store jobs; tenants that are alike have the same weight and as many jobs each."""
+    values = {"jobs": jobs, "tenants": tenants, "alike": alike}
     session.execute("SET synchronous_commit = off")
     for statement in DEFINITIONS.split(";\n"):
-        fill_in(session, statement)
+        fill_in(session, statement, values)
     with without_indexes(session):
         for statement in JOBS.split(";\n"):
-            fill_in(session, statement, {"jobs": jobs})
+            fill_in(session, statement, values)
     session.execute("RESET synchronous_commit")
     session.execute("VACUUM ANALYZE")
     session.execute("CHECKPOINT")
@@ -231,9 +235,12 @@ UPDATE beatkeeper_job_clock SET next_run_at = next_run_at + interval '2 days'
 """
 
 
-def spread(session: Session, rate: float, grid_ms: int = 1) -> datetime:
-    """Plan the chosen one after the other, so many a second, each at a time of its own schedule."""
-    ahead = 3.0 + _chosen(session) / PREPARED_A_SECOND
+def spread(session: Session, rate: float, grid_ms: int = 1, ahead: float = 0.0) -> datetime:
+    """Plan the chosen one after the other, so many a second, each at a time of its own schedule.
+
+    `ahead` is how many seconds the preparation takes at most, where a better guess is known.
+    """
+    ahead = ahead or 3.0 + _chosen(session) / PREPARED_A_SECOND
     while True:
         begin = (database_now(session) + timedelta(seconds=ahead)).replace(microsecond=0)
         session.execute("DROP TABLE IF EXISTS planned")

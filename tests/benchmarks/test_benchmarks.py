@@ -30,6 +30,13 @@ SMALL = {
     "edit": {"STORED": "2000", "EDITS": "20", "IDLE_SECONDS": "1"},
     "failover": {"JOBS": "60", "PHASE_SECONDS": "5"},
     "throughput": {"RUNS": "200", "RUNS_10MS": "50", "REPEATS": "1", "SLOTS": "2"},
+    "tenants": {
+        "TENANTS": "4",
+        "STEP_SECONDS": "1",
+        "FIRST_PER_SECOND": "10",
+        "MOST_PER_SECOND": "12",
+        "SLOTS": "2",
+    },
     "claim": {"RUNS": "200", "CALLERS": "2", "REPEATS": "1"},
     "degraded": {
         "SUPPLY": "1000",

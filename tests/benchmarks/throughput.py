@@ -198,7 +198,7 @@ class PlainCelery(Side):
         self.app = Celery("plain", broker=self.stage.broker_url, set_as_current=False)
         self.app.conf.update(task_default_queue=self.queue, task_ignore_result=True)
         env = {"BENCH_COUNTER": str(self.counter), "BENCH_QUEUE": self.queue}
-        self.process = self.stage.worker("", "plain", "tests.benchmarks.plain_app", **env)
+        self.process = self.stage.worker("", "plain", app="tests.benchmarks.plain_app", **env)
         try:
             yield
         finally:

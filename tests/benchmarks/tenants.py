@@ -1,0 +1,91 @@
+"""The rate that TENANTS queues of one pool sustain with one worker, beside plain Celery's and that of one queue.
+
+All three execute the same body, which notes when it begins, on one worker of SLOTS children. The due times are the
+same, and so is the search: the highest rate at which 95 % start within a second of their due time.
+"""
+
+from contextlib import ExitStack
+from typing import Any
+
+from tests.benchmarks.figures import described, percentile
+from tests.benchmarks.sizes import number, slots, whole
+from tests.benchmarks.stage import Stage, say
+from tests.benchmarks.sustained import Search, Tried, find_sustained
+from tests.benchmarks.tenants_sides import Ours, PlainCelery, Side
+
+KEYS = (
+    "sustained_per_second",
+    "started_p95_ms",
+    "started_p95_at_1000_ms",
+    "cpu_ms_per_run",
+    "claims_empty_share",
+    "wal_bytes_per_run",
+    "ratio_celery",
+    "ratio_one_queue",
+)
+# Below the rate that is sustained, lateness is compared at this one.
+COMPARED_PER_SECOND = 1000
+
+
+def measure(stage: Stage) -> dict[str, Any]:
+    tenants, search = whole("TENANTS", 100), _search()
+    jobs = whole("STORED", max(_most_of_one_trial(search), tenants), _most_of_one_trial(search))
+    many, compared = _sustained(stage, Ours(stage, tenants, jobs), search, COMPARED_PER_SECOND)
+    plain, _ = _sustained(stage, PlainCelery(stage, tenants), search)
+    one, _ = _sustained(stage, Ours(stage, 1, jobs), search)
+    ratios = {
+        "ratio_celery": round(many.per_second / plain.per_second, 3),
+        "ratio_one_queue": round(many.per_second / one.per_second, 3),
+    }
+    say(
+        f"{tenants} queues sustain {many.per_second} runs a second, plain Celery {plain.per_second},"
+        f" one queue {one.per_second}: {described(ratios)}"
+    )
+    return {
+        "sustained_per_second": many.per_second,
+        "started_p95_ms": _p95_ms(many),
+        "started_p95_at_1000_ms": _p95_ms(compared) if compared else None,
+        **many.figures,
+        **ratios,
+        "celery": _of_peer(plain),
+        "one_queue": _of_peer(one),
+        "tenants": tenants,
+        "slots": slots(),
+        "stored": jobs,
+    }
+
+
+def _search() -> Search:
+    step = number("STEP_SECONDS", 6.0, 1.0)
+    return Search(whole("FIRST_PER_SECOND", 200), whole("MOST_PER_SECOND", 4_000), step, held=2 * step)
+
+
+def _most_of_one_trial(search: Search) -> int:
+    return int(max(search.first, search.most) * search.held)
+
+
+def _sustained(stage: Stage, side: Side, search: Search, compared: int = 0) -> tuple[Tried, Tried | None]:
+    """Find the rate of a side, and try it at another one if that is not above."""
+    say(f"{side.name}:")
+    with ExitStack() as ending:
+        ending.callback(stage.delete_queues)
+        ending.enter_context(side.at_work())
+        found = find_sustained(side.attempt, search)
+        at_compared = side.attempt(compared, search.step) if 0 < compared <= found.per_second else None
+    say(f"  sustained: {found}; {described(found.figures)}")
+    if at_compared:
+        say(f"  at {at_compared}")
+    return found, at_compared
+
+
+def _of_peer(found: Tried) -> dict[str, Any]:
+    return {
+        "sustained_per_second": found.per_second,
+        "started_p95_ms": _p95_ms(found),
+        **found.figures,
+    }
+
+
+def _p95_ms(tried: Tried) -> float | None:
+    """Return None for a rate at which runs are missing: JSON has no infinity."""
+    return None if tried.missing else round(percentile(tried.started, 95.0) * 1000, 1)
