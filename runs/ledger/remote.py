@@ -7,7 +7,7 @@ another tenant is answered as unknown, and what a report needs to know of a run 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -205,7 +205,15 @@ class RemoteLedger(PostgresLedger):
         refuse_many("request.known_targets", request.known_targets, MAX_TARGETS)
         if not self._owned([request.incarnation]):
             return None
-        return replace(request, queue=WorkQueue(request.queue.id, self.pool.pk, self.tenant.pk, ""))
+        queue = WorkQueue(request.queue.id, self.pool.pk, self.tenant.pk, "")
+        return replace(request, queue=queue, expected_ms=self._own_length(request.expected_ms))
+
+    def _own_length(self, expected_ms: Mapping[str, int] | None) -> dict[str, int] | None:
+        """Keep what is said of the tenant's own runs; workers of an earlier version say nothing."""
+        if expected_ms is None:
+            return None
+        tenant = str(self.tenant.pk)
+        return {tenant: min(100, max(1, expected_ms[tenant]))} if tenant in expected_ms else {}
 
     @contextmanager
     def _own_log(self, run: UUID, claim_seq: int, incarnation: UUID) -> Iterator[None]:

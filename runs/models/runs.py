@@ -139,6 +139,8 @@ class LiveRun(Planned):
     claim_seq = models.PositiveIntegerField(db_default=0)
     claim_token = models.UUIDField(null=True)
     claimed_at = models.DateTimeField(null=True)
+    # The runs of this claim, which share a slot.
+    claimed_with = models.PositiveSmallIntegerField(db_default=1)
     worker = models.UUIDField(null=True)
     queued_at = models.DateTimeField(null=True)
     started_at = models.DateTimeField(null=True)
@@ -193,6 +195,8 @@ class LiveRun(Planned):
                 condition=Q(state="queued"),
                 name="live_run_queued_idx",
             ),
+            # Used by claims over all queues of a pool: who was queued first.
+            Index(fields=["pool", "queued_at"], condition=Q(state="queued"), name="live_run_turn_idx"),
             Index(fields=["worker"], condition=Q(state="running"), name="live_run_claims_idx"),
             Index(fields=["wake_at"], condition=Q(wake_at__isnull=False), name="live_run_wake_idx"),
             Index(fields=["job", "state"], name="live_run_job_idx"),

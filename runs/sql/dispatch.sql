@@ -43,14 +43,13 @@ WHERE worker.incarnation = ANY (%(nodes)s::uuid[]);
 
 -- name: occupied
 -- Exact counts of what each queue has handed over: running, the slots that takes, queued, and the slots taken elsewhere
--- than on living nodes, or on those of its own. Runs claimed together share a slot, and all but the last two digits of
--- their tokens.
-SELECT tenant_id, sum(running)::int, sum(slots)::int, sum(queued)::int, sum(elsewhere)::int, sum(own_running)::int
+-- than on living nodes, or on those of its own. Runs claimed together share a slot, also those of several queues.
+SELECT tenant_id, sum(running)::int, sum(slots)::float8, sum(queued)::int, sum(elsewhere)::float8,
+       sum(own_running)::float8
 FROM (
-    SELECT tenant_id, count(*) AS running, count(DISTINCT left(claim_token::text, -2)) AS slots, 0 AS queued,
-           count(DISTINCT left(claim_token::text, -2)) FILTER (WHERE worker <> ALL (%(nodes)s::uuid[])) AS elsewhere,
-           count(DISTINCT left(claim_token::text, -2))
-               FILTER (WHERE worker = ANY (%(own_nodes)s::uuid[])) AS own_running
+    SELECT tenant_id, count(*) AS running, sum(1.0 / claimed_with) AS slots, 0 AS queued,
+           coalesce(sum(1.0 / claimed_with) FILTER (WHERE worker <> ALL (%(nodes)s::uuid[])), 0) AS elsewhere,
+           coalesce(sum(1.0 / claimed_with) FILTER (WHERE worker = ANY (%(own_nodes)s::uuid[])), 0) AS own_running
     FROM beatkeeper_live_run
     WHERE state = 'running' AND pool_id = %(pool)s GROUP BY tenant_id
     UNION ALL

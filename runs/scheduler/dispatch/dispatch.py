@@ -9,6 +9,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from fractions import Fraction
+from math import ceil
 from uuid import UUID
 
 from django.conf import settings
@@ -234,23 +236,25 @@ class DispatchPass(PoolLoad):
     def _wakeups(self, going: Sequence[Candidate]) -> Iterator[Wakeup]:
         """Make one wake-up for each place, with its first run's aged priority; equal ones of a queue are one object.
 
-        A worker that is let in goes on until the queue is empty, so of very short runs, marked far ahead, no more
+        Any worker of the pool takes runs of all queues, so these fill places together. A tenant's own workers take no
+        others, so the runs of such a tenant have places of their own. Of very short runs, marked far ahead, no more
         wake-ups are sent than twice the slots that could work on them.
         """
-        most, sent = WAKEUPS_PER_SLOT * self.slots.total(), Counter[int]()
+        most, filled = WAKEUPS_PER_SLOT * self.slots.total(), defaultdict[int | None, Fraction](Fraction)
         at, bound = milliseconds(self.now), 1000 * int(settings.STARVATION_BOUND_SECONDS)
-        made: defaultdict[int, dict[int, Wakeup]] = defaultdict(dict)
+        made: dict[tuple[int, int], Wakeup] = {}
         for run in going:
-            nth, within = divmod(sent[run.tenant_id], self.loads[run.tenant_id].per_place)
-            sent[run.tenant_id] += 1
-            if within or nth >= most:
+            load = self.loads[run.tenant_id]
+            place = run.tenant_id if load.has_own_workers else None
+            begun = ceil(filled[place])
+            filled[place] += Fraction(1, load.per_place)
+            if begun >= most or begun == ceil(filled[place]):
                 continue
             level = max(0, min(HIGHEST_PRIORITY, (at - run.rank) * HIGHEST_PRIORITY // bound))
-            wakeups = made[run.tenant_id]
-            if level not in wakeups:
+            if (run.tenant_id, level) not in made:
                 queue = f"{self.pool.id}:{run.tenant_id}"
-                wakeups[level] = Wakeup(self.queues[run.tenant_id].broker_queue, queue, level)
-            yield wakeups[level]
+                made[run.tenant_id, level] = Wakeup(self.queues[run.tenant_id].broker_queue, queue, level)
+            yield made[run.tenant_id, level]
 
     def _write_queues(self, handed: Counter[int]) -> None:
         changed = []

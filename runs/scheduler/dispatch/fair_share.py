@@ -1,15 +1,16 @@
 """Share the slots of a pool out among its queues: how many runs each may hand over. Pure.
 
-Shares count slots, not starts: each running and each queued run takes one for as long as it takes. Of very short runs,
-which a worker claims together, a place before the slots holds many. A queue that frees its slots quickly may have more
-queued than there are slots, as many as it frees until the next pass, so short runs never wait for the dispatcher and
-long ones never pile up before the workers.
+Shares count slots, not starts: each running and each queued run takes one for as long as it takes. Very short runs are
+claimed together, also those of several queues, and each takes a part of a slot, or of a place before the slots. A queue
+that frees its slots quickly may have more queued than there are slots, as many as it frees until the next pass, so
+short runs never wait for the dispatcher and long ones never pile up before the workers.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heapreplace
+from math import ceil
 
 # In a pool of fewer slots one kept free costs much: there a queue may take it that frees slots so often that the next
 # free one is near.
@@ -27,13 +28,13 @@ class QueueLoad:
 
     tenant_id: int
     weight: int = 1
-    # In slots: runs that were claimed together take one, and so many more are `batched` in it.
-    running: int = 0
+    # In slots: runs that were claimed together share one, so there are so many more runs, `batched`, than slots.
+    running: float = 0
     queued: int = 0
     ready: bool = True
-    batched: int = 0
+    batched: float = 0
     # Occupied slots of workers that are its tenant's alone: no other queue could have them.
-    own_running: int = 0
+    own_running: float = 0
     # It has such workers, or had them a moment ago.
     has_own_workers: bool = False
     # So many of their slots are counted on.
@@ -58,7 +59,7 @@ class QueueLoad:
     @property
     def runs(self) -> int:
         """Return the runs that are queued or running."""
-        return self.running + self.batched + self.queued
+        return round(self.running + self.batched) + self.queued
 
     @property
     def waiting(self) -> float:
@@ -75,14 +76,14 @@ class QueueLoad:
         return self.running + (self.waiting if self.running <= share else self.queued / self.per_place)
 
 
-def reserve(capacity: int, queues_of_pool: int) -> int:
+def reserve(capacity: float, queues_of_pool: int) -> int:
     """Return how many slots only queues below their share may use; none where there is nobody to keep them for."""
     if queues_of_pool < 2 or capacity < 2:
         return 0
-    return max(1, capacity // 10)
+    return max(1, int(capacity / 10))
 
 
-def to_recall(capacity: int, queues: Iterable[QueueLoad]) -> dict[int, int]:
+def to_recall(capacity: float, queues: Iterable[QueueLoad]) -> dict[int, int]:
     """Return how many queued runs are too many, by tenant.
 
     These are runs of a queue above its share that have become longer than they were when they were queued, and runs
@@ -109,7 +110,7 @@ def _too_many(load: QueueLoad, share: float) -> int:
     return max(0, load.queued - int((share + MIN_SLACK - load.running) * load.per_place + load.turnover))
 
 
-def usable_slots(slots: int, at_work: Sequence[int], shared_slots: int) -> int:
+def usable_slots(slots: int, at_work: Sequence[float], shared_slots: float) -> int:
     """Return how many of the slots that a tenant's own workers report are filled, by how many were busy recently.
 
     Beside slots for all tenants only as many count as those workers will soon show at work: workers of the whole pool
@@ -118,13 +119,13 @@ def usable_slots(slots: int, at_work: Sequence[int], shared_slots: int) -> int:
     if not shared_slots:
         return slots
     begun = at_work[-1] - min(at_work)
-    return min(slots, max(max(at_work), at_work[-1] + max(MIN_OWN_SLOTS, 2 * begun)))
+    return min(slots, ceil(max(*at_work, at_work[-1] + max(MIN_OWN_SLOTS, 2 * begun))))
 
 
 def split(load: QueueLoad) -> tuple[QueueLoad, QueueLoad]:
     """Split a queue's load into the part on its own workers' slots, which are filled first, and the shared part."""
     own_turnover = load.turnover * (load.own_running / load.running if load.running else load.own_slots > 0)
-    room = max(0, (load.own_slots - load.own_running) * load.per_place + int(own_turnover))
+    room = max(0, int((load.own_slots - load.own_running) * load.per_place) + int(own_turnover))
     queued = max(load.own_queued, min(load.queued, room))
     own = replace(load, running=load.own_running, queued=queued, turnover=own_turnover)
     shared = replace(
@@ -153,7 +154,7 @@ def share_out_own(queues: Iterable[QueueLoad], most: int) -> tuple[Counter[int],
 
 
 def share_out(
-    capacity: int, queues: Iterable[QueueLoad], queues_of_pool: int, kept: int, most: int
+    capacity: float, queues: Iterable[QueueLoad], queues_of_pool: int, kept: int, most: int
 ) -> dict[int, int]:
     """Return how many runs each queue may hand over now, by tenant, the least served first; others are left out.
 
@@ -180,19 +181,18 @@ def share_out(
     heapify(contenders)
     while contenders and free > -slack and most > 0:
         virtual_time, tenant, held, load = contenders[0]
+        part = 1 / load.per_place
         has_some = load.running or load.queued or tenant in given
-        if has_some and held + 1 > share * load.weight and idle <= (quick_kept if load.quick else kept):
+        if has_some and held + part > share * load.weight and idle <= (quick_kept if load.quick else kept):
             heappop(contenders)
             continue
-        before = given.get(tenant, 0)
-        room = most if load.most is None else min(most, load.most - before)
-        given[tenant] = before + min(load.per_place, room)
-        most -= given[tenant] - before
-        free -= 1
+        given[tenant] = given.get(tenant, 0) + 1
+        most -= 1
+        free -= part
         if load.queued + given[tenant] > load.turnover:
-            idle -= 1
+            idle -= part
         if load.most is None or given[tenant] < load.most:
-            heapreplace(contenders, (virtual_time + 1 / load.weight, tenant, held + 1, load))
+            heapreplace(contenders, (virtual_time + part / load.weight, tenant, held + part, load))
         else:
             heappop(contenders)
     return given

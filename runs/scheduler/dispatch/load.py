@@ -66,13 +66,13 @@ class PoolLoad:
     slots: Counter[int | None] = field(default_factory=Counter)
     own_nodes: list[UUID] = field(default_factory=list)
     # Slots that runs take on workers which are no longer counted: draining ones above all.
-    slots_elsewhere: int = 0
+    slots_elsewhere: float = 0
 
     def __post_init__(self) -> None:
         self.suspensions = read_suspensions(self.connection, self.now)
 
     @property
-    def shared_slots(self) -> int:
+    def shared_slots(self) -> float:
         return self.slots[None] + self.slots_elsewhere
 
     @property

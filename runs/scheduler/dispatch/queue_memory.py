@@ -25,6 +25,27 @@ LOOKS_AHEAD = 2.0
 MAX_LOOK_AHEAD_SECONDS = 2.0
 
 
+# The length of a queue's runs is remembered while it is idle too: most queues start a run now and then.
+LENGTH_SECONDS = 10.0
+MAX_LENGTHS = 10_000
+
+
+@dataclass(slots=True)
+class RunLength:
+    """How many runs of a queue ended, and the time of slots they took: what was long ago counts less and less."""
+
+    at: float = 0.0
+    ended: float = 0.0
+    slot_seconds: float = 0.0
+
+    def note(self, at: float, ended: int, slot_seconds: float) -> None:
+        # After a clock that was set back nothing is forgotten.
+        remembered = math.exp(-max(0.0, at - self.at) / LENGTH_SECONDS)
+        self.ended = self.ended * remembered + ended
+        self.slot_seconds = self.slot_seconds * remembered + slot_seconds
+        self.at = at
+
+
 class Seen(NamedTuple):
     """What one pass saw since the one before."""
 
@@ -40,12 +61,13 @@ class QueueMemory:
     """How fast a queue frees its slots, and what it had of them by weight."""
 
     served: float
+    length: RunLength = field(default_factory=RunLength)
     occupied: int = 0
     # The passes of the last second.
     seen: deque[Seen] = field(default_factory=deque)
     # Slots of its own workers at work: at the passes of the last seconds, and at one before these. Empty for a queue
     # without such workers: most have none, and every pass goes over all queues.
-    own_at_work: deque[tuple[float, int]] = field(default_factory=deque)
+    own_at_work: deque[tuple[float, float]] = field(default_factory=deque)
     # Twice what it ended, if nothing was left in its queue while more was ready: so much might not be too much.
     ran_dry: int = 0
     # How many runs that may not go lay before those that may: so far is read beyond what goes.
@@ -62,6 +84,7 @@ class QueueMemory:
         ended, slot_seconds = max(0, self.occupied - held), load.running * (at - since)
         freed = int(ended * TURNOVER_SECONDS / max(TURNOVER_SECONDS, at - since))
         self.seen.append(Seen(at, ended, freed, slot_seconds))
+        self.length.note(at, ended, slot_seconds)
         # What is from the future was seen before the clock was set back.
         while not at - QUICK_SECONDS <= self.seen[0].at <= at:
             self.seen.popleft()
@@ -85,22 +108,30 @@ class QueueMemory:
         return sum(seen.ended for seen in self.seen)
 
     def per_place(self) -> int:
-        """Return how many runs a worker claims at once, and no more than the queue has ended recently.
+        """Return how many runs a worker claims at once, and no more than the queue has ended in the last while.
 
         A run that was in no pass at all may have been short by chance.
         """
         ended, slot_seconds = self.ended_recently(), sum(seen.slot_seconds for seen in self.seen)
-        most = min(MAX_BATCH, ended)
-        return max(1, min(most, int(BATCH_SECONDS * ended / slot_seconds)) if slot_seconds else most)
+        per_slot = [(self.length.ended, self.length.slot_seconds)]
+        # A long run counts at once.
+        if slot_seconds > BATCH_SECONDS:
+            per_slot.append((ended, slot_seconds))
+        short_enough = [BATCH_SECONDS * ended / seconds for ended, seconds in per_slot if seconds]
+        return max(1, int(min(MAX_BATCH, self.length.ended, *short_enough)))
 
     def freed_per_second(self, at: float, seconds: float) -> float:
         return sum(seen.freed for seen in self.seen if seen.at >= at - seconds) / seconds
 
 
 class QueueMemories(dict[int, QueueMemory]):
-    """The memories of a pool's queues, by tenant, as of the last pass."""
+    """The memories of a pool's queues, by tenant, as of the last pass; of idle queues the length of their runs."""
 
     looked_at = 0.0
+
+    def __init__(self, memories: Mapping[int, QueueMemory] | None = None) -> None:
+        super().__init__(memories or {})
+        self._lengths: dict[int, RunLength] = {}
 
     def look(self, loads: Mapping[int, QueueLoad], at: float) -> None:
         """Put into each load what is remembered of its queue."""
@@ -110,14 +141,18 @@ class QueueMemories(dict[int, QueueMemory]):
         # slots that were idle otherwise count against nobody.
         floor = min((self[tenant].served for tenant in loads if tenant in self), default=0.0)
         for tenant in self.keys() - loads.keys():
-            del self[tenant]
+            idle = self.pop(tenant)
+            idle.length.note(at, idle.occupied, 0.0)
+            self._lengths[tenant] = idle.length
+        while len(self._lengths) > MAX_LENGTHS:
+            del self._lengths[next(iter(self._lengths))]
         ahead = min(MAX_LOOK_AHEAD_SECONDS, max(LOOK_AHEAD_SECONDS, LOOKS_AHEAD * (at - since)))
         # With other queues waiting, runs queued too far ahead would take their slots.
         alone = sum(load.ready or load.queued > 0 for load in loads.values()) == 1
         for tenant, load in loads.items():
             memory = self.get(tenant)
             if memory is None:
-                memory = self[tenant] = QueueMemory(floor)
+                memory = self[tenant] = QueueMemory(floor, self._lengths.pop(tenant, RunLength()))
             memory.look(at, since, load)
             load.served = memory.served
             load.turnover = memory.freed_per_second(at, TURNOVER_SECONDS) * ahead

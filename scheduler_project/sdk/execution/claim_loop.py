@@ -12,10 +12,19 @@ import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from ..errors import LedgerRefused, LedgerUnavailable
-from ..ledger.interface import Claim, ClaimRequest, CompletedClaim, WorkQueue, base_token, given_back
+from ..ledger.interface import (
+    ALL_TENANTS,
+    Claim,
+    ClaimRequest,
+    CompletedClaim,
+    WorkQueue,
+    base_token,
+    given_back,
+)
 from ..process import processes
 from ..retries import verdict_on
 from ..secret_values.encryption import hide_keys
@@ -27,7 +36,7 @@ from ..shared.spool import PendingReport, unconfirmed_claim
 from ..targets.registry import Targets
 from . import batching
 from .attempt import execute
-from .batching import RunLengths, max_batch
+from .batching import max_batch
 from .interrupts import Interrupts
 from .reporting import report
 from .watchdog import Watchdog
@@ -43,7 +52,6 @@ class ClaimLoop:
 
     def __init__(self, runtime: Runtime, targets: Targets) -> None:
         self.runtime, self.targets = runtime, targets
-        self.lengths = RunLengths()
         self._owned_slot: OwnedSlot | None = None
         self._pid = 0
         self._known: list[str] = []
@@ -65,9 +73,10 @@ class ClaimLoop:
         return self._owned_slot
 
     def work_on_queue(self, queue: WorkQueue, seconds: float) -> int:
-        """Execute runs until the queue is empty or the time is over, or one run where runs are counted.
+        """Execute runs until nothing is queued or the time is over, or one run where runs are counted.
 
-        Returns how many; none also when no slot was free.
+        The queue is known to have work; the others of its pool are served too. Returns how many runs it executed; none
+        also when no slot was free.
         """
         owned_slot = self.take_slot() if self.may_claim() else None
         if owned_slot is None:
@@ -81,7 +90,10 @@ class ClaimLoop:
                 while request is not None and claims:
                     completed = self._execute_batch(owned_slot, interrupts, request, claims)
                     done += len(completed)
-                    goes_on = completed and self.may_claim() and time.monotonic() < until
+                    # What is queued since has wake-ups of its own, or the heartbeat names it.
+                    goes_on = (
+                        completed and not claims[-1].last and self.may_claim() and time.monotonic() < until
+                    )
                     request = self.next_request(queue) if goes_on else None
                     claims = self._report(owned_slot, completed, request)
         except SystemExit:
@@ -100,9 +112,11 @@ class ClaimLoop:
 
     def next_request(self, queue: WorkQueue) -> ClaimRequest:
         table, counts_runs = self.runtime.table, self.runtime.config.counts_runs
-        most = 1 if counts_runs else min(self.lengths.batch_size(queue), max_batch(table.size))
+        most = 1 if counts_runs else max_batch(table.size)
         self._known = self._known or self.targets.known()
-        return ClaimRequest(table.header.incarnation, base_token(), queue, self._known, most)
+        everything = replace(queue, tenant_id=ALL_TENANTS)
+        short = self.runtime.lengths.below(batching.BATCH_SECONDS)
+        return ClaimRequest(table.header.incarnation, base_token(), everything, self._known, most, short)
 
     def _claim(self, owned_slot: OwnedSlot, request: ClaimRequest, again: bool = False) -> list[Claim]:
         """Request claims; after a lost response request them again by their tokens.
@@ -161,7 +175,7 @@ class ClaimLoop:
                     completed[nth] = one = CompletedClaim(claim, outcome, verdict)
                     if not owned_slot.complete(nth, pack_completion_for_slot(one.outcome, one.verdict)):
                         spool.put(PendingReport.of(one))
-                    self.lengths.note(request.queue, time.monotonic() - began)
+                    self.runtime.lengths.note(claim.tenant_id, time.monotonic() - began)
         return completed
 
     def _report(

@@ -80,3 +80,75 @@ CROSS JOIN LATERAL (
     LIMIT 1
 ) live
 LIMIT 1
+
+-- fragment: claiming_worker
+-- The worker that claims, if it lives, and how many runs a slot of it may take: twice its share of what is queued for
+-- this worker's tenant, or for all, or others were idle.
+worker AS MATERIALIZED (
+    SELECT worker.tenant_id, greatest(1, slots) AS slots
+    FROM beatkeeper_worker_node worker
+    WHERE incarnation = %(worker)s AND pool_id = %(pool_id)s AND {{living_worker(worker, clock_timestamp())}}
+), share AS MATERIALIZED (
+    SELECT queued, CASE WHEN %(most)s = 1 THEN 1 ELSE least(%(most)s, ceil(2 * queued / slots::float8)::int) END AS runs
+    FROM worker CROSS JOIN LATERAL (
+        SELECT count(*) AS queued
+        FROM (SELECT FROM beatkeeper_live_run live
+              WHERE live.state = 'queued' AND live.pool_id = %(pool_id)s
+                -- A range and not an OR, so that the index is used for one tenant and for all.
+                AND live.tenant_id BETWEEN coalesce(worker.tenant_id, 0) AND coalesce(worker.tenant_id, 2147483647)
+              ORDER BY live.tenant_id LIMIT %(most)s * worker.slots + 1) bounded
+    ) counted
+)
+
+-- fragment: first_of_a_slot(runs, place)
+-- As many of the first as a slot is expected to do in 100 ms, and one however long it takes.
+SELECT * FROM (
+    SELECT queued_run.*, row_number() OVER turn AS turn,
+           sum(CASE WHEN %(timed)s::int[] IS NULL THEN 0 ELSE coalesce(expected.ms, 100) END) OVER turn AS until_ms
+    FROM {{runs}} queued_run
+    LEFT JOIN unnest(%(timed)s::int[], %(expected_ms)s::int[]) AS expected (tenant_id, ms) USING (tenant_id)
+    WINDOW turn AS (ORDER BY {{place}}, id)
+) summed
+WHERE until_ms <= 100 OR turn = 1
+
+-- fragment: claimed_from_picked
+-- A run that is held by a pause or a blackout, or no longer permitted in the pool, goes back to ready by the same
+-- statement. The tokens follow the ranks, and a run that is held takes none.
+looked_up AS (
+    SELECT picked.id, picked.rank, job.name AS job_name, version.target, version.timeout_ms, version.retry,
+           tenant.slug AS tenant, tenant.allowed_hosts,
+           {{held_by(live, job)}} IS NOT NULL OR {{suspended(live, job, clock_timestamp())}}
+           OR NOT {{pool_is_open(pool, live.tenant_id)}} OR NOT {{exports(pool, live.target_key)}} AS held
+    FROM picked
+    JOIN beatkeeper_live_run live ON live.id = picked.id
+    JOIN beatkeeper_job job ON job.id = live.job_id
+    JOIN beatkeeper_job_version version ON version.job_id = live.job_id AND version.version = live.version
+    JOIN beatkeeper_tenant tenant ON tenant.id = live.tenant_id
+    JOIN beatkeeper_pool pool ON pool.id = live.pool_id
+), numbered AS (
+    SELECT *, count(*) FILTER (WHERE NOT held) OVER (ORDER BY rank, id) AS nth,
+           count(*) FILTER (WHERE NOT held) OVER () AS together, count(*) OVER () AS moved
+    FROM looked_up
+), moved AS (
+    UPDATE beatkeeper_live_run live
+    SET state = CASE WHEN held THEN 'ready' ELSE 'running' END,
+        attempt = live.attempt + CASE WHEN held THEN 0 ELSE 1 END,
+        claim_seq = live.claim_seq + CASE WHEN held THEN 0 ELSE 1 END,
+        claim_token = CASE WHEN held THEN NULL ELSE (%(tokens)s::uuid[])[nth] END,
+        claimed_with = CASE WHEN held THEN live.claimed_with ELSE together END,
+        worker = CASE WHEN held THEN NULL ELSE %(worker)s::uuid END,
+        claimed_at = CASE WHEN held THEN NULL ELSE clock_timestamp() END,
+        started_at = CASE WHEN held THEN live.started_at ELSE coalesce(live.started_at, clock_timestamp()) END,
+        wake_at = CASE WHEN held THEN NULL
+                       ELSE clock_timestamp() + make_interval(secs => timeout_ms / 1000.0 + %(grace)s) END
+    FROM numbered
+    WHERE live.id = numbered.id
+    RETURNING live.*
+)
+SELECT moved.id AS run_id, moved.state, moved.claim_seq, moved.claim_token AS token, moved.worker AS incarnation,
+       moved.attempt, moved.job_id, moved.version, moved.tenant_id, moved.trigger, moved.planned_at,
+       moved.claimed_at, moved.input, moved.gated, moved.traceparent, moved.losses,
+       numbered.job_name, numbered.target, numbered.timeout_ms, numbered.retry, numbered.tenant,
+       numbered.allowed_hosts, %(most)s > 1 AND share.queued <= numbered.moved AS last
+FROM moved JOIN numbered USING (id) CROSS JOIN share
+ORDER BY moved.claim_token

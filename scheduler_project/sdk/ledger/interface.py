@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
@@ -112,8 +112,12 @@ class Claim:
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
     # Why a secret could not be decrypted.
     unreadable: str = ""
+    # When it was claimed, nothing else was queued for its worker; an answer that is asked for again does not say it.
+    last: bool = field(default=False, compare=False)
 
 
+# In the place of a queue's tenant: all that the worker serves.
+ALL_TENANTS = 0
 # Runs that one claim request may take.
 MAX_CLAIMS = 64
 # Slots of a worker over HTTPS, and what any worker lists in one beat.
@@ -135,9 +139,11 @@ def token_at(base: UUID, index: int) -> UUID:
 
 @dataclass(frozen=True)
 class ClaimRequest:
-    """A request for up to `limit` of the next runs of a queue, of targets that this worker knows.
+    """A request for up to `limit` of the next runs of a queue, or of all queues of its pool that the worker serves.
 
-    The claims get the tokens of `token` and what follows it, in the order of the runs' ranks.
+    Only targets that this worker knows count, and no more than a slot is expected to do in 100 ms. `expected_ms` is how
+    long the runs of a tenant took here, by its id; one that is not named goes alone. None: all are short. The claims
+    get the tokens of `token` and what follows it, in the order of the runs' ranks.
     """
 
     incarnation: UUID
@@ -145,6 +151,7 @@ class ClaimRequest:
     queue: WorkQueue
     known_targets: Sequence[str]
     limit: int = 1
+    expected_ms: Mapping[str, int] | None = None
 
     @property
     def tokens(self) -> list[UUID]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +25,7 @@ from ..secret_values.references import SecretUnreadable, names_in
 from ..sql import statements
 from .clock_skew import RoundTrip
 from .interface import (
+    ALL_TENANTS,
     ANSWER_SECONDS,
     GIVEN_BACK,
     Beat,
@@ -40,10 +41,12 @@ from .postgres_connection import AWAY, SHORT_SILENCE, AnsweringConnection, Conne
 
 Row = dict[str, Any]
 Ending = tuple[str | None, bool]
+# By tenant and name.
+Secrets = dict[tuple[int, str], str]
 FRAGMENTS = Path(__file__).with_name("fragments.sql")
 SQL = statements(FRAGMENTS, Path(__file__).with_name("postgres.sql"))
-# A claim that meets a pause hands the row back; another run of the queue may still go.
-HELD_IN_A_ROW = 5
+# A claim that meets a pause hands its rows back; others may still go. So often in a row, lest a claim takes for ever.
+HELD_IN_A_ROW = 32
 # By the report that closes a breaker.
 MAX_RELEASED = 200
 MAX_QUEUES_WITH_WORK = 200
@@ -123,7 +126,7 @@ class PostgresLedger:
             if again and (rows := connection.execute(SQL["claim_again"], values).fetchall()):
                 return self.with_secrets([_claim(row) for row in rows])
             for _ in range(HELD_IN_A_ROW):
-                rows = connection.execute(SQL["claim"], values).fetchall()
+                rows = connection.execute(_claim_statement(request), values).fetchall()
                 if claims := _claims(rows):
                     return self.with_secrets(claims)
                 if not rows:
@@ -150,22 +153,20 @@ class PostgresLedger:
         return ReportResult([states[one.claim.token] for one in ended], claims)
 
     def with_secrets(self, claims: list[Claim]) -> list[Claim]:
-        """Add the secrets that claims refer to, by one more statement. Claims of one queue are of one tenant."""
-        names = {claim.token: names_in(claim.target, claim.input) for claim in claims}
-        secrets = sorted({name for needed in names.values() for name in needed})
-        if not secrets:
+        """Add the secrets that claims refer to, by one more statement. A name is a secret of the claim's tenant."""
+        needed = [names_in(claim.target, claim.input) for claim in claims]
+        wanted = {
+            (claim.tenant_id, name) for claim, names in zip(claims, needed, strict=True) for name in names
+        }
+        if not wanted:
             return claims
+        tenants, names = zip(*sorted(wanted), strict=True)
         with self._connected() as connection:
-            values = {"tenant_id": claims[0].tenant_id, "names": secrets}
-            sealed = connection.execute(SQL["secrets"], values).fetchall()
-        opened, unreadable = _opened(claims[0].tenant_id, sealed)
+            values = {"tenants": list(tenants), "names": list(names)}
+            opened, unreadable = _opened(connection.execute(SQL["secrets"], values).fetchall())
         return [
-            replace(
-                claim,
-                secrets={name: opened[name] for name in names[claim.token] if name in opened},
-                unreadable=next((unreadable[name] for name in names[claim.token] if name in unreadable), ""),
-            )
-            for claim in claims
+            _with_secrets(claim, names, opened, unreadable)
+            for claim, names in zip(claims, needed, strict=True)
         ]
 
     def _exchange(
@@ -174,7 +175,9 @@ class PostgresLedger:
         """Send report and claim together as one transaction: one round trip, and one wait for the disk."""
         with connection.pipeline():
             reported = connection.execute(SQL["end_attempts"], values) if values["run_ids"] else None
-            claimed = connection.execute(SQL["claim"], claim_values(request)) if request else None
+            claimed = (
+                connection.execute(_claim_statement(request), claim_values(request)) if request else None
+            )
         ends = _endings(connection, values, reported.fetchall() if reported else [])
         return ends, claimed.fetchall() if claimed else []
 
@@ -288,8 +291,15 @@ def _requested_before() -> Iterator[None]:
         raise LedgerUnavailable(without_dsn(error)) from error
 
 
+def _claim_statement(request: ClaimRequest) -> str:
+    return SQL["claim" if request.queue.tenant_id == ALL_TENANTS else "claim_of_queue"]
+
+
 def claim_values(request: ClaimRequest) -> dict[str, Any]:
+    expected = request.expected_ms
     return {
+        "timed": None if expected is None else [int(tenant) for tenant in expected],
+        "expected_ms": None if expected is None else list(expected.values()),
         "worker": request.incarnation,
         "tokens": request.tokens,
         "most": request.limit,
@@ -384,16 +394,30 @@ def _claim(row: Row) -> Claim:
     return Claim(timeout=row["timeout_ms"] / 1000, **values)
 
 
-def _opened(tenant_id: int, sealed: Sequence[Row]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the secrets by name, and why others cannot be read here."""
-    opened, unreadable = {}, {}
+def _with_secrets(claim: Claim, names: Iterable[str], opened: Secrets, unreadable: Secrets) -> Claim:
+    keys = [(claim.tenant_id, name) for name in names]
+    return replace(
+        claim,
+        secrets={key[1]: opened[key] for key in keys if key in opened},
+        unreadable=next((unreadable[key] for key in keys if key in unreadable), ""),
+    )
+
+
+def _opened(sealed: Sequence[Row]) -> tuple[Secrets, Secrets]:
+    """Return the secrets by tenant and name, and why others cannot be read here."""
+    opened, unreadable = Secrets(), Secrets()
+    box, reason = None, ""
     try:
         box = box_of_environment()
     except ValueError as error:
-        return {}, {row["name"]: str(error) for row in sealed}
+        reason = str(error)
     for row in sealed:
+        key = (row["tenant_id"], row["name"])
         try:
-            opened[row["name"]] = box.open(tenant_id, row["name"], row["ciphertext"])
+            if box is None:
+                unreadable[key] = reason
+            else:
+                opened[key] = box.open(*key, row["ciphertext"])
         except SecretUnreadable as error:
-            unreadable[row["name"]] = str(error)
+            unreadable[key] = str(error)
     return opened, unreadable

@@ -90,28 +90,40 @@ LIMIT %(most)s;
 SELECT known_targets FROM beatkeeper_worker_node WHERE incarnation = %(incarnation)s;
 
 -- name: claim
--- The queue's lowest-ranked queued runs of targets we know become ours, if our incarnation lives. A run that is held by
--- a pause or a blackout, or no longer permitted in the pool, goes back to ready by the same statement. The tokens
--- follow the ranks, and a run that is held takes none. Of what is queued in the pool for this worker's tenant, or for
--- all, a slot takes twice its share at the most, or others were idle.
-WITH worker AS MATERIALIZED (
-    SELECT pool_id, greatest(1, slots) AS slots, coalesce(tenant_id, 0) AS from_tenant,
-           coalesce(tenant_id, 2147483647) AS to_tenant
-    FROM beatkeeper_worker_node worker
-    WHERE incarnation = %(worker)s AND pool_id = %(pool_id)s AND {{living_worker(worker, clock_timestamp())}}
-), share AS MATERIALIZED (
-    SELECT CASE WHEN %(most)s = 1 THEN 1 ELSE least(%(most)s, (
-        SELECT ceil(2 * count(*) / worker.slots::float8)::int
-        FROM (SELECT FROM beatkeeper_live_run live
-              WHERE live.state = 'queued' AND live.pool_id = %(pool_id)s
-                -- A range and not an OR, so that the index is used for one tenant and for all.
-                AND live.tenant_id BETWEEN worker.from_tenant AND worker.to_tenant
-              ORDER BY live.tenant_id LIMIT %(most)s * worker.slots) queued)) END AS runs
-    FROM worker
+-- Runs of all queues of the pool become ours, if our incarnation lives and is no tenant's. Who was queued first is first:
+-- by rank across queues, one old backlog would take every batch. So many of each queue are taken as have the first turns,
+-- and of each queue those with the lowest rank. The turns are locked, so of two workers each finds as many runs as it has
+-- turns: its own, if the other one has those that are more urgent.
+WITH {{claiming_worker}}, turns AS MATERIALIZED (
+    SELECT live.id, live.tenant_id, live.queued_at
+    FROM beatkeeper_live_run live
+    WHERE live.state = 'queued' AND live.pool_id = %(pool_id)s AND live.target_key = ANY (%(known)s)
+      AND EXISTS (SELECT FROM worker WHERE tenant_id IS NULL)
+    ORDER BY live.queued_at LIMIT (SELECT runs FROM share)
+    FOR UPDATE SKIP LOCKED
+), taken AS MATERIALIZED (
+    SELECT tenant_id, count(*) AS runs FROM ({{first_of_a_slot(turns, queued_at)}}) first
+    GROUP BY tenant_id
 ), picked AS MATERIALIZED (
     -- The outer limit tells the planner how few they are.
-    SELECT id, rank FROM (
+    SELECT best.id, best.rank
+    FROM taken CROSS JOIN LATERAL (
         SELECT live.id, live.rank FROM beatkeeper_live_run live
+        WHERE live.state = 'queued' AND live.pool_id = %(pool_id)s AND live.tenant_id = taken.tenant_id
+          AND live.target_key = ANY (%(known)s)
+        ORDER BY live.rank LIMIT taken.runs
+        -- A run that is being claimed, cancelled or recalled is skipped: after the commit it is no longer queued.
+        FOR UPDATE SKIP LOCKED
+    ) best
+    LIMIT %(most)s
+), {{claimed_from_picked}};
+
+-- name: claim_of_queue
+-- The queue's lowest-ranked queued runs of targets we know become ours, if our incarnation lives.
+WITH {{claiming_worker}}, best AS MATERIALIZED (
+    -- The outer limit tells the planner how few they are.
+    SELECT * FROM (
+        SELECT live.id, live.tenant_id, live.rank FROM beatkeeper_live_run live
         WHERE live.state = 'queued' AND live.pool_id = %(pool_id)s AND live.tenant_id = %(tenant_id)s
           AND live.target_key = ANY (%(known)s) AND EXISTS (SELECT FROM worker)
         ORDER BY live.rank LIMIT (SELECT runs FROM share)
@@ -120,41 +132,9 @@ WITH worker AS MATERIALIZED (
         FOR UPDATE SKIP LOCKED
     ) best
     LIMIT %(most)s
-), looked_up AS (
-    SELECT picked.id, picked.rank, job.name AS job_name, version.target, version.timeout_ms, version.retry,
-           tenant.slug AS tenant, tenant.allowed_hosts,
-           {{held_by(live, job)}} IS NOT NULL OR {{suspended(live, job, clock_timestamp())}}
-           OR NOT {{pool_is_open(pool, live.tenant_id)}} OR NOT {{exports(pool, live.target_key)}} AS held
-    FROM picked
-    JOIN beatkeeper_live_run live ON live.id = picked.id
-    JOIN beatkeeper_job job ON job.id = live.job_id
-    JOIN beatkeeper_job_version version ON version.job_id = live.job_id AND version.version = live.version
-    JOIN beatkeeper_tenant tenant ON tenant.id = live.tenant_id
-    JOIN beatkeeper_pool pool ON pool.id = live.pool_id
-), numbered AS (
-    SELECT *, count(*) FILTER (WHERE NOT held) OVER (ORDER BY rank, id) AS nth FROM looked_up
-), moved AS (
-    UPDATE beatkeeper_live_run live
-    SET state = CASE WHEN held THEN 'ready' ELSE 'running' END,
-        attempt = live.attempt + CASE WHEN held THEN 0 ELSE 1 END,
-        claim_seq = live.claim_seq + CASE WHEN held THEN 0 ELSE 1 END,
-        claim_token = CASE WHEN held THEN NULL ELSE (%(tokens)s::uuid[])[nth] END,
-        worker = CASE WHEN held THEN NULL ELSE %(worker)s::uuid END,
-        claimed_at = CASE WHEN held THEN NULL ELSE clock_timestamp() END,
-        started_at = CASE WHEN held THEN live.started_at ELSE coalesce(live.started_at, clock_timestamp()) END,
-        wake_at = CASE WHEN held THEN NULL
-                       ELSE clock_timestamp() + make_interval(secs => timeout_ms / 1000.0 + %(grace)s) END
-    FROM numbered
-    WHERE live.id = numbered.id
-    RETURNING live.*
-)
-SELECT moved.id AS run_id, moved.state, moved.claim_seq, moved.claim_token AS token, moved.worker AS incarnation,
-       moved.attempt, moved.job_id, moved.version, moved.tenant_id, moved.trigger, moved.planned_at,
-       moved.claimed_at, moved.input, moved.gated, moved.traceparent, moved.losses,
-       numbered.job_name, numbered.target, numbered.timeout_ms, numbered.retry, numbered.tenant,
-       numbered.allowed_hosts
-FROM moved JOIN numbered USING (id)
-ORDER BY moved.claim_token;
+), picked AS MATERIALIZED (
+    {{first_of_a_slot(best, rank)}}
+), {{claimed_from_picked}};
 
 -- name: claim_again
 -- The claims whose answer was lost, by the tokens of their requests.
@@ -171,17 +151,21 @@ WHERE live.claim_token = ANY (%(tokens)s::uuid[]) AND live.worker = %(worker)s A
 ORDER BY live.claim_token;
 
 -- name: secrets
--- What claims need of their tenant's secrets, still encrypted. Their use is noted once an hour. SKIP LOCKED: claims
+-- What claims need of their tenants' secrets, still encrypted. Their use is noted once an hour. SKIP LOCKED: claims
 -- that run at once do not wait for each other, nor for a person who gives the secret a new value.
-WITH stale AS MATERIALIZED (
+WITH wanted AS MATERIALIZED (
+    SELECT secret.id, secret.tenant_id, secret.name, secret.ciphertext, secret.last_used_at
+    FROM unnest(%(tenants)s::int[], %(names)s::text[]) AS named (tenant_id, name)
+    JOIN beatkeeper_secret secret ON secret.tenant_id = named.tenant_id AND secret.name = named.name
+), stale AS MATERIALIZED (
     SELECT id FROM beatkeeper_secret
-    WHERE tenant_id = %(tenant_id)s AND name = ANY (%(names)s)
-      AND (last_used_at IS NULL OR last_used_at < clock_timestamp() - interval '1 hour')
+    WHERE id IN (SELECT id FROM wanted
+                 WHERE last_used_at IS NULL OR last_used_at < clock_timestamp() - interval '1 hour')
     FOR NO KEY UPDATE SKIP LOCKED
 ), used AS (
     UPDATE beatkeeper_secret secret SET last_used_at = clock_timestamp() FROM stale WHERE secret.id = stale.id
 )
-SELECT name, ciphertext FROM beatkeeper_secret WHERE tenant_id = %(tenant_id)s AND name = ANY (%(names)s);
+SELECT tenant_id, name, ciphertext FROM wanted;
 
 -- name: lock_gate
 -- Before a run of a job with a gate ends: of two reports that each see the other's run unfinished neither would release

@@ -10,6 +10,7 @@ import tempfile
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,6 +20,7 @@ from ..logs.remote import RemoteLogStore
 from ..logs.store import LogStore, open_log_store
 from ..outcomes import LogPointer
 from ..process import processes
+from .run_lengths import RunLengths
 from .slots import SlotTable
 from .spool import Spool
 from .wakeup_pipe import WakePipe
@@ -93,7 +95,13 @@ class Runtime:
         table.header.parent = processes.identity(os.getpid())
         (folder / "spool").mkdir(mode=0o700)
         WakePipe.create(folder)
+        RunLengths.create(folder)
         return cls(folder, config)
+
+    @cached_property
+    def lengths(self) -> RunLengths:
+        # When it is needed: the folder that a worker of another version left may have none.
+        return RunLengths(self.folder)
 
     def ledger(self) -> Ledger:
         """Return the ledger of this process, opened once."""

@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 
 from scheduler_project.sdk.execution import batching as batches
-from scheduler_project.sdk.execution.batching import BATCH_SECONDS, MAX_BATCH, RunLengths, max_batch
+from scheduler_project.sdk.execution.batching import MAX_BATCH, max_batch
 from scheduler_project.sdk.guard.held_claims import tokens_to_list
 from scheduler_project.sdk.ledger.interface import (
     MAX_CLAIMS,
@@ -40,45 +40,18 @@ def ample(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SAMPLE_BATCH_SECONDS", str(AMPLE_SECONDS))
 
 
-class TestLengths:
-    def test_of_a_queue_nothing_is_known_of_one_is_claimed(self) -> None:
-        assert RunLengths().batch_size(QUEUE) == 1
-
-    def test_short_runs_are_claimed_together_as_many_as_fit_the_time(self) -> None:
-        lengths = RunLengths()
-        lengths.note(QUEUE, BATCH_SECONDS / 4.5)
-        assert lengths.batch_size(QUEUE) == 4
-        assert lengths.batch_size(WorkQueue(2, 1, 3, "")) == 1
-
-    def test_there_is_a_most(self) -> None:
-        lengths = RunLengths()
-        lengths.note(QUEUE, 1e-6)
-        assert lengths.batch_size(QUEUE) == MAX_BATCH
-
-    def test_one_long_run_counts_at_once_and_for_a_while(self) -> None:
-        lengths = RunLengths()
-        for seconds in (0.001, 5.0, 0.001):
-            lengths.note(QUEUE, seconds)
-        assert lengths.batch_size(QUEUE) == 1
-        for _ in range(60):
-            lengths.note(QUEUE, 0.001)
-        assert lengths.batch_size(QUEUE) > 1
-
-
 class TestManySlots:
     @pytest.mark.parametrize("slots", [1, 8, 156, 157, 313, 1000, 4999, MAX_SLOTS])
     def test_one_beat_can_name_all_that_they_may_have(self, slots: int) -> None:
-        batch = min(MAX_BATCH, max_batch(slots))
-        assert 1 <= batch <= MAX_CLAIMS
+        batch = max_batch(slots)
+        assert 1 <= batch <= MAX_BATCH <= MAX_CLAIMS
         assert slots * 2 * batch <= MAX_HELD, "a batch, and the next one that is requested"
 
     def test_few_slots_take_what_they_always_took(self) -> None:
-        assert max_batch(156) >= MAX_BATCH
+        assert max_batch(156) == MAX_BATCH
 
-    @pytest.mark.usefixtures("ample")
     def test_so_their_batches_are_smaller(self, staged: StagedLoop) -> None:
         staged.runtime.table.size = MAX_HELD // 8
-        staged.loop.lengths.note(QUEUE, 0.001)
         assert staged.loop.next_request(QUEUE).limit == 2
 
     def test_what_a_beat_has_no_room_for_waits_in_the_spool(

@@ -17,7 +17,7 @@ from runs.models import JobGate, LiveRun, NodeState, Queue, WorkerNode
 from runs.scheduler.dispatch import load
 from runs.scheduler.dispatch.dispatch import Dispatched, dispatch_pool
 from runs.scheduler.dispatch.load import PoolMemory
-from runs.scheduler.dispatch.queue_memory import QueueMemories, QueueMemory, Seen
+from runs.scheduler.dispatch.queue_memory import QueueMemories, QueueMemory, RunLength, Seen
 from runs.scheduler.recovery.recover import RecoveryMemory, recover_once
 from runs.states import LiveState, Trigger
 from tests.support.factories import (
@@ -91,7 +91,9 @@ def test_of_short_runs_a_place_holds_many_and_has_one_wakeup(session: Session, p
     job = make_job(pool=pool)
     make_ready(job, 40)
     seen = Seen(now().timestamp(), ended=20, freed=0, slot_seconds=0.25)
-    queues = QueueMemories({job.tenant_id: QueueMemory(0.0, seen=deque([seen]))})
+    queues = QueueMemories(
+        {job.tenant_id: QueueMemory(0.0, RunLength(seen.at, 20, 0.25), seen=deque([seen]))}
+    )
     done = dispatch(session, pool, PoolMemory(queues))
     assert (done.queued, len(done.wakeups)) == (2 * 8, 2)
 

@@ -145,9 +145,16 @@ def test_slots_that_a_quick_queue_will_free_are_not_given_to_the_long_runs_of_an
     assert share_out(8, [quick, slow], queues_of_pool=2) == {1: 60}
 
 
+def test_short_runs_of_many_queues_fill_places_together() -> None:
+    short = [QueueLoad(tenant, per_place=16) for tenant in range(100)]
+    given = share_out(8, short, queues_of_pool=100)
+    assert set(given.values()) == {1, 2} and len(given) == 100
+    assert sum(given.values()) == (8 - 1) * 16, "seven slots; the eighth is kept for who comes next"
+
+
 def test_a_place_holds_as_many_short_runs_as_a_worker_claims_at_once() -> None:
     short = [QueueLoad(tenant, per_place=16) for tenant in range(10)]
-    assert share_out(8, short, queues_of_pool=10) == dict.fromkeys(range(10), 16)
+    assert share_out(8, short, queues_of_pool=10) == dict.fromkeys(range(10), 12)
     waiting = [QueueLoad(tenant, queued=16, per_place=16) for tenant in range(10)]
     assert share_out(8, waiting, queues_of_pool=10) == {}
 

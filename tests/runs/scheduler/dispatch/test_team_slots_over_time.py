@@ -111,7 +111,7 @@ def test_own_workers_that_are_slow_to_claim_are_kept_at_work(seed: int, lasts: f
 def test_looks_are_kept_only_of_a_queue_that_has_such_workers_or_had_them_a_moment_ago() -> None:
     queues = QueueMemories()
 
-    def looks(at: float, own_running: int, has_own_workers: bool) -> list[int]:
+    def looks(at: float, own_running: int, has_own_workers: bool) -> list[float]:
         load = QueueLoad(
             TEAM, running=1 + own_running, own_running=own_running, has_own_workers=has_own_workers
         )
