@@ -10,6 +10,7 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from unfold.contrib.filters.admin import DropdownFilter
 
 from jobs.admin.html import page_of
+from runs.history import ended_as
 from runs.models import NodeState, Run, WorkerNode
 from runs.states import FinalState, LiveState
 from scheduler_project.sdk.ids import id_range
@@ -66,7 +67,7 @@ class RunStateFilter(DropdownFilter):  # type: ignore[misc]
         if chosen == "unfinished":
             return queryset.filter(state=None)
         if chosen in FinalState.values:
-            return queryset.filter(state=chosen)
+            return queryset.filter(ended_as([chosen]))
         return queryset.filter(state=None, live__state=chosen) if chosen in LiveState.values else queryset
 
 

@@ -163,7 +163,7 @@ class VisiblePlatform:
 
     def dead(self) -> "QuerySet[Run]":
         first, beyond = window_of("24h", self.now)
-        return self.own(history.runs().filter(pk__gte=first, pk__lt=beyond, state=FinalState.DEAD))
+        return self.own(history.runs().in_states([FinalState.DEAD]).filter(pk__gte=first, pk__lt=beyond))
 
     def late_clocks(self) -> "QuerySet[Job]":
         due = self.now - timedelta(seconds=run_checks.LATE_SECONDS)

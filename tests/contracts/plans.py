@@ -1,7 +1,7 @@
 """What a shipped statement costs, asked of PostgreSQL through the driver the product uses."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +10,7 @@ from psycopg.rows import tuple_row
 
 from tests.support.waiting import wait_until
 
+Values = Mapping[str, Any] | Sequence[Any]
 # psycopg would prepare after five executions and PostgreSQL may change to a generic plan after five more.
 EXECUTIONS = 12
 
@@ -32,7 +33,7 @@ class Cost:
 def cost_of(
     connection: psycopg.Connection[Any],
     statement: str,
-    values: Mapping[str, Any],
+    values: Values,
     *,
     rows_written_by: str = "",
 ) -> Cost:
@@ -57,9 +58,7 @@ def settle(connection: psycopg.Connection[Any], table: str) -> None:
     wait_until(all_visible, 30, f"{table} to be visible to all")
 
 
-def _once(
-    connection: psycopg.Connection[Any], statement: str, values: Mapping[str, Any], rows_written_by: str
-) -> Cost:
+def _once(connection: psycopg.Connection[Any], statement: str, values: Values, rows_written_by: str) -> Cost:
     with connection.transaction(force_rollback=True), connection.cursor(row_factory=tuple_row) as cursor:
         cursor.execute(f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) {statement}", values)
         plan = cursor.fetchone()[0][0]["Plan"]  # type: ignore[index]

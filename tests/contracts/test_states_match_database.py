@@ -70,6 +70,7 @@ def test_only_legal_endings_are_possible() -> None:
         run = Run.objects.get(pk=make_run(job).pk)
         LiveRun.objects.filter(pk=run.pk).delete()
         changes = {"state": final, "ended_from": origin, "finished_at": run.planned_at}
+        changes["error_class"] = "user"
         try:
             with transaction.atomic():
                 Run.objects.filter(pk=run.pk).update(**changes)
@@ -77,6 +78,17 @@ def test_only_legal_endings_are_possible() -> None:
             assert origin not in FINAL_MOVES[final] and "run_final_moves" in str(refused), (final, origin)
         else:
             assert origin in FINAL_MOVES[final], (final, origin)
+
+
+@pytest.mark.parametrize("state", FinalState)
+def test_only_a_success_says_no_reason(state: FinalState) -> None:
+    """The index of what went wrong would not have the run, and lists of it would not show it."""
+    job = post_job()
+    if state == FinalState.SUCCEEDED:
+        make_finished_run(job, state)
+        return
+    with pytest.raises(IntegrityError, match="run_failure_says_why"), transaction.atomic():
+        make_finished_run(job, state, error_class="", reason="")
 
 
 @pytest.mark.parametrize("state", FinalState)

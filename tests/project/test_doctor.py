@@ -218,7 +218,7 @@ def test_a_run_without_its_live_row_is_found() -> None:
 @needs_database
 def test_a_live_row_of_an_ended_run_is_found() -> None:
     live = make_run(make_job(), LiveState.RUNNING)
-    Run.objects.filter(pk=live.pk).update(state="dead", ended_from="running", finished_at=now())
+    Run.objects.filter(pk=live.pk).update(state="succeeded", ended_from="running", finished_at=now())
     reported = problems(partitions.one_state_each)
     assert "1 ended already and 0 have no run" in reported and str(live.pk) in reported
 

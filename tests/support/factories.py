@@ -264,7 +264,12 @@ def make_finished_run(
     planned = trigger in (Trigger.SCHEDULE, Trigger.CATCH_UP)
     ran = state not in (FinalState.SKIPPED, FinalState.CANCELLED)
     belongings = {"ended_from": LiveState.RUNNING, "attempts": 1, "started_at": planned_at} if ran else {}
-    cancelled = {"ended_from": LiveState.READY} if state == FinalState.CANCELLED else {}
+    # As the statements that end them leave them; a failure says why.
+    ending: dict[FinalState, dict[str, Any]] = {
+        FinalState.DEAD: {"error_class": "transient"},
+        FinalState.CANCELLED: {"ended_from": LiveState.READY, "error_class": "cancelled"},
+        FinalState.SKIPPED: {"reason": Reason.OVERLAP_SKIPPED},
+    }
     values = {
         "id": run_id(job.id, planned_at) if planned else created_run_id(planned_at, uuid4().bytes),
         "version": job.version,
@@ -273,7 +278,7 @@ def make_finished_run(
         "priority": job.priority,
         "finished_at": planned_at + timedelta(seconds=1),
         **belongings,
-        **cancelled,
+        **ending.get(state, {}),
         **fields,
     }
     return Run.objects.create(tenant=job.tenant, pool=job.pool, job=job, state=state, **values)

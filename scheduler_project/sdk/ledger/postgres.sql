@@ -306,7 +306,10 @@ WITH reported AS MATERIALIZED (
     SET {{run_ended(mine, mine.next_state, mine.cancel_requested_at)}}, result = mine.result,
         reason = CASE WHEN mine.next_state = 'cancelled' THEN mine.cancel_reason
                       WHEN mine.error_class = 'worker_lost' THEN 'worker_lost' ELSE '' END,
-        error_class = CASE WHEN mine.next_state = 'cancelled' THEN 'cancelled' ELSE mine.error_class END,
+        -- A run that died says why, or the list of what went wrong would not find it.
+        error_class = CASE WHEN mine.next_state = 'cancelled' THEN 'cancelled'
+                           WHEN mine.next_state = 'dead' AND mine.error_class = '' THEN 'permanent'
+                           ELSE mine.error_class END,
         error_type = mine.error_type, error_line = mine.error_line, fingerprint = mine.fingerprint,
         exit_code = mine.exit_code, log_object = coalesce(mine.call_object, mine.log_object),
         log_offset = coalesce(mine.call_offset, mine.log_offset),

@@ -39,9 +39,8 @@ def look(staff: Client) -> dict[str, Any]:
 
 def dead(job: Any, **values: Any) -> Run:
     live = make_run(job, LiveState.RUNNING)
-    Run.objects.filter(pk=live.pk).update(
-        state=FinalState.DEAD, ended_from="running", finished_at=now(), **values
-    )
+    values = {"error_class": "transient", "finished_at": now(), **values}
+    Run.objects.filter(pk=live.pk).update(state=FinalState.DEAD, ended_from="running", **values)
     LiveRun.objects.filter(pk=live.pk).delete()
     return Run.objects.get(pk=live.pk)
 

@@ -68,6 +68,7 @@ def end(live: LiveRun, state: str, **values: Any) -> Run:
         finished_at=now(),
         started_at=live.started_at,
         attempts=live.attempt,
+        error_class={"dead": "transient", "cancelled": "cancelled"}.get(state, ""),
         **values,
     )
     LiveRun.objects.filter(pk=live.pk).delete()

@@ -37,6 +37,19 @@ def test_what_is_missing_is_made_and_nothing_twice(session: Session) -> None:
         assert ensure(cursor, today(), back=2, ahead=10) == []
 
 
+def test_the_page_of_a_run_has_room_for_its_end(session: Session) -> None:
+    with connection.cursor() as cursor:
+        drop(cursor, 3)
+        ensure(cursor, today(), back=0, ahead=3)
+        cursor.execute(
+            "SELECT DISTINCT inhparent::regclass::text, reloptions FROM pg_class JOIN pg_inherits ON oid = inhrelid"
+            " WHERE inhparent = ANY (%s::regclass[])",
+            [list(TABLES)],
+        )
+        # Also of those that were there before.
+        assert dict(cursor.fetchall()) == {"beatkeeper_run": ["fillfactor=45"], "beatkeeper_attempt": None}
+
+
 def test_coverage_ends_at_the_first_hole(session: Session) -> None:
     with connection.cursor() as cursor:
         ensure(cursor, today(), back=5, ahead=10)

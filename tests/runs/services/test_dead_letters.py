@@ -194,7 +194,8 @@ class TestRedriving:
             LiveRun.objects.filter(pk=again.pk).update(
                 state=state, worker=uuid4(), claim_token=uuid4(), claimed_at=now()
             )
-        Run.objects.filter(pk=again.pk).update(state="dead", ended_from="running", finished_at=now())
+        ending = {"ended_from": "running", "finished_at": now(), "error_class": "transient"}
+        Run.objects.filter(pk=again.pk).update(state="dead", **ending)
         assert DeadLetter.objects.filter(decision="").get().run_id == again.pk
 
     def test_so_many_at_once_are_too_many(self, tenant: Tenant) -> None:

@@ -134,6 +134,7 @@ def dead_run(job: Job, tmp_path: Path) -> Run:
     pointer = store.seal(live.pk, live.claim_seq, "payments", uuid4())
     assert pointer is not None
     ending: dict[str, Any] = {
+        "error_class": "transient",
         "error_line": LOG[-1].strip(),
         "finished_at": now(),
         "started_at": live.claimed_at or now(),
