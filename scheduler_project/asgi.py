@@ -18,7 +18,7 @@ from scheduler_project.server.handler import RequestHandler  # noqa: E402
 if parent := multiprocessing.parent_process():
     # One of several that outlived the first would keep the port.
     die_with_parent(parent.pid or 0, signal.SIGTERM)
-# The event loop waits so long for a thread that computes, twice for each request; 5 ms unless set.
+# How long the event loop waits for a thread that computes, twice for each request. Python's default is 5 ms.
 sys.setswitchinterval(0.001)
 application = RequestHandler()
 _ = get_resolver().url_patterns  # Load the views now, not with the first request.

@@ -73,7 +73,7 @@ class RunStateSerializer(serializers.Serializer[Run]):
         return [(name, field.get_attribute, field.to_representation) for name, field in self.fields.items()]
 
     def to_representation(self, run: Run) -> Json:
-        """Write each field, as the framework does, but without asking each time which there are."""
+        """Write each field as the framework does, with the list of fields made once."""
         # A list notes it for all of its page at once.
         if self.parent is None:
             note_waiting(live_rows([run]))

@@ -28,6 +28,7 @@ from runs.sql import django_session
 from scheduler_project.sdk.errors import LedgerRefused, LedgerUnavailable
 from scheduler_project.sdk.ledger.clock_skew import MAX_SKEW_MS
 from scheduler_project.sdk.ledger.interface import (
+    BATCH_SECONDS,
     MAX_CLAIMS,
     MAX_HELD,
     MAX_SLOTS,
@@ -203,17 +204,18 @@ class RemoteLedger(PostgresLedger):
             wrong = "leaves no room for the tokens of a batch"
             raise invalid("request.token", wrong, "let its last byte be zero", "inconsistent")
         refuse_many("request.known_targets", request.known_targets, MAX_TARGETS)
+        refuse_many("request.expected_ms", list(request.expected_ms or ()), MAX_TARGETS)
         if not self._owned([request.incarnation]):
             return None
         queue = WorkQueue(request.queue.id, self.pool.pk, self.tenant.pk, "")
         return replace(request, queue=queue, expected_ms=self._own_length(request.expected_ms))
 
     def _own_length(self, expected_ms: Mapping[str, int] | None) -> dict[str, int] | None:
-        """Keep what is said of the tenant's own runs; workers of an earlier version say nothing."""
+        """Keep what is said of the tenant's own runs, within what a claim reckons with."""
         if expected_ms is None:
             return None
-        tenant = str(self.tenant.pk)
-        return {tenant: min(100, max(1, expected_ms[tenant]))} if tenant in expected_ms else {}
+        tenant, most = str(self.tenant.pk), int(1000 * BATCH_SECONDS)
+        return {tenant: min(most, max(1, expected_ms[tenant]))} if tenant in expected_ms else {}
 
     @contextmanager
     def _own_log(self, run: UUID, claim_seq: int, incarnation: UUID) -> Iterator[None]:

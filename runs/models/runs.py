@@ -13,8 +13,8 @@ from runs.reasons import Reason, describe
 from runs.states import FinalState, LiveState, Trigger
 from scheduler_project.sdk import outcomes
 
-# Of every run that did not succeed, and of no other. A success leaves both columns as they were inserted, so the update
-# that ends it changes nothing that an index has, and writes none.
+# True of every run that did not succeed, and of no other. A success leaves both columns as they were inserted, so the
+# update that ends it changes nothing that an index has, and writes none.
 SAYS_WHY = ~Q(error_class="") | ~Q(reason="")
 # A retry that waits for its tenant's budget.
 BUDGETED = Q(state="blocked", reason=Reason.RETRY_BUDGET)
@@ -63,7 +63,10 @@ class Planned(models.Model):
 
     @classmethod
     def from_db(cls, db: str | None, field_names: Collection[str], values: Collection[Any], **_: Any) -> Self:
-        """Make an instance of a row as Django does, in a fifth of the time: lists read many of them."""
+        """Make an instance of a row as Django does, in a fifth of the time: lists read many of them.
+
+        It skips `__init__` and the signals pre_init and post_init.
+        """
         row = cls.__new__(cls)
         row._state = ModelState()
         row._state.adding, row._state.db = False, db
@@ -138,8 +141,6 @@ class LiveRun(Planned):
     claim_seq = models.PositiveIntegerField(db_default=0)
     claim_token = models.UUIDField(null=True)
     claimed_at = models.DateTimeField(null=True)
-    # The runs of this claim, which share a slot.
-    claimed_with = models.PositiveSmallIntegerField(db_default=1)
     worker = models.UUIDField(null=True)
     queued_at = models.DateTimeField(null=True)
     started_at = models.DateTimeField(null=True)

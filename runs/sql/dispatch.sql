@@ -43,17 +43,18 @@ WHERE worker.incarnation = ANY (%(nodes)s::uuid[]);
 
 -- name: occupied
 -- Exact counts of what each queue has handed over: running, the slots that takes, queued, and the slots taken elsewhere
--- than on living nodes, or on those of its own. Runs claimed together share a slot, also those of several queues.
-SELECT tenant_id, sum(running)::int, sum(slots)::float8, sum(queued)::int, sum(elsewhere)::float8,
-       sum(own_running)::float8
+-- than on living nodes, or on those of its own. Runs claimed together, also of several queues, share a slot, and all but
+-- the last two digits of their tokens.
+SELECT tenant_id, sum(running)::int, sum(part)::float8, sum(queued)::int,
+       coalesce(sum(part) FILTER (WHERE worker <> ALL (%(nodes)s::uuid[])), 0)::float8,
+       coalesce(sum(part) FILTER (WHERE worker = ANY (%(own_nodes)s::uuid[])), 0)::float8
 FROM (
-    SELECT tenant_id, count(*) AS running, sum(1.0 / claimed_with) AS slots, 0 AS queued,
-           coalesce(sum(1.0 / claimed_with) FILTER (WHERE worker <> ALL (%(nodes)s::uuid[])), 0) AS elsewhere,
-           coalesce(sum(1.0 / claimed_with) FILTER (WHERE worker = ANY (%(own_nodes)s::uuid[])), 0) AS own_running
+    SELECT tenant_id, worker, 1 AS running, 0 AS queued,
+           1.0 / count(*) OVER (PARTITION BY worker, left(claim_token::text, -2)) AS part
     FROM beatkeeper_live_run
-    WHERE state = 'running' AND pool_id = %(pool)s GROUP BY tenant_id
+    WHERE state = 'running' AND pool_id = %(pool)s
     UNION ALL
-    SELECT tenant_id, 0, 0, count(*), 0, 0 FROM beatkeeper_live_run
+    SELECT tenant_id, NULL, 0, count(*), 0 FROM beatkeeper_live_run
     WHERE state = 'queued' AND pool_id = %(pool)s GROUP BY tenant_id
 ) counted
 GROUP BY tenant_id;

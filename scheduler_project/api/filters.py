@@ -19,7 +19,7 @@ class StrictFilterBackend(DjangoFilterBackend):  # type: ignore[misc]
         names = filters.base_filters if filters else ()
         refuse_unknown_query(request, (*names, *PAGING))
         if not any(name in request.query_params for name in names):
-            # The form of all filters takes longer than the page.
+            # Making the form of all filters takes longer than reading the page.
             return queryset
         filtered: QuerySet[Any] = super().filter_queryset(request, queryset, view)
         return filtered

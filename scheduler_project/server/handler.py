@@ -46,7 +46,7 @@ class RequestHandler(ASGIHandler):
         BaseHandler.__init__(self)
         self.load_middleware()
         # However many clients wait for an answer, workers renew their leases and monitors get their report.
-        self.reserved = Threads("reserved")
+        self.reserved = Threads("reserved", in_turn=False)
         self.threads = Threads("requests")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -21,12 +20,12 @@ class QueueFull(Exception):
 
 
 class Threads:
-    """Count free places in the event loop alone, so that no lock is needed."""
+    """Count what was let in, in the event loop alone: no lock is needed."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, in_turn: bool = True) -> None:
         self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix=name)
         self._free = THREADS + MAX_WAITING
-        self._turn = asyncio.Semaphore()
+        self._turn = asyncio.Semaphore(1 if in_turn else THREADS)
 
     async def run(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         if self._free <= 0:
@@ -37,14 +36,10 @@ class Threads:
         """Run the rest of what was let in: it waits, however many wait, and is not refused halfway."""
         self._free -= 1
         try:
-            with ExitStack() as turn:
-                await self._turn.acquire()
-                turn.callback(self._turn.release)
-                # Whichever comes first, the end of the request or of its time, gives the turn to the next.
-                late = asyncio.get_running_loop().call_later(TURN_SECONDS, turn.close)
-                turn.callback(late.cancel)
-                work = self._executor.submit(function, *args, **kwargs)
-                return await asyncio.wrap_future(work)
+            async with self._turn:
+                answer = asyncio.wrap_future(self._executor.submit(function, *args, **kwargs))
+                await asyncio.wait([answer], timeout=TURN_SECONDS)
+            return await answer
         finally:
             self._free += 1
 

@@ -14,6 +14,7 @@ from uuid import UUID, uuid4
 
 from scheduler_project.sdk.execution.batching import MAX_BATCH
 from scheduler_project.sdk.ledger.interface import (
+    ALL_TENANTS,
     ClaimRequest,
     CompletedClaim,
     WorkerInfo,
@@ -82,8 +83,8 @@ def _rate(database: Database, callers: int, most: int) -> float:
     stored.fill_in(session, QUEUED, {"task": TASK})
     session.execute("UPDATE beatkeeper_live_run SET state = 'queued', queued_at = now()")
     stored.settle(session)
-    [(pool, tenant)] = database.rows("SELECT pool_id, tenant_id FROM beatkeeper_live_run LIMIT 1")
-    queue = WorkQueue(0, pool, tenant, "")
+    [(pool,)] = database.rows("SELECT pool_id FROM beatkeeper_live_run LIMIT 1")
+    queue = WorkQueue(0, pool, ALL_TENANTS, "")
     with ProcessPoolExecutor(callers, mp_context=get_context("spawn")) as workers:
         incarnations = [uuid4() for _ in range(callers)]
         ready = [

@@ -23,7 +23,8 @@ FIELDS = {
     "stopping skew_ms",
     interface.HeartbeatResponse: "known cancels terminates gone queues work skew_ms",
     interface.Claim: "run_id claim_seq token incarnation attempt job_id job_name version tenant_id tenant trigger "
-    "planned_at claimed_at target input timeout retry gated allowed_hosts traceparent losses secrets unreadable last",
+    "planned_at claimed_at target input timeout retry gated allowed_hosts traceparent losses secrets "
+    "unreadable none_left",
     interface.ClaimRequest: "incarnation token queue known_targets limit expected_ms",
     interface.ReportResult: "states claims",
     wire.ClaimBody: "request again",

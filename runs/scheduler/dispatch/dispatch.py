@@ -96,6 +96,8 @@ class DispatchPass(PoolLoad):
     """One pass over one pool, in the caller's transaction."""
 
     done: Dispatched = field(default_factory=Dispatched)
+    # Places that this pass has filled: by tenant if it has workers of its own, else for all together.
+    filled: defaultdict[int | None, Fraction] = field(default_factory=lambda: defaultdict(Fraction))
 
     def run(self) -> Dispatched:
         self._see_workers()
@@ -240,15 +242,15 @@ class DispatchPass(PoolLoad):
         others, so the runs of such a tenant have places of their own. Of very short runs, marked far ahead, no more
         wake-ups are sent than twice the slots that could work on them.
         """
-        most, filled = WAKEUPS_PER_SLOT * self.slots.total(), defaultdict[int | None, Fraction](Fraction)
+        most = WAKEUPS_PER_SLOT * self.slots.total()
         at, bound = milliseconds(self.now), 1000 * int(settings.STARVATION_BOUND_SECONDS)
         made: dict[tuple[int, int], Wakeup] = {}
         for run in going:
             load = self.loads[run.tenant_id]
             place = run.tenant_id if load.has_own_workers else None
-            begun = ceil(filled[place])
-            filled[place] += Fraction(1, load.per_place)
-            if begun >= most or begun == ceil(filled[place]):
+            begun = ceil(self.filled[place])
+            self.filled[place] += Fraction(1, load.per_place)
+            if begun >= most or begun == ceil(self.filled[place]):
                 continue
             level = max(0, min(HIGHEST_PRIORITY, (at - run.rank) * HIGHEST_PRIORITY // bound))
             if (run.tenant_id, level) not in made:

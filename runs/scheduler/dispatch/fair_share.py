@@ -158,9 +158,9 @@ def share_out(
 ) -> dict[int, int]:
     """Return how many runs each queue may hand over now, by tenant, the least served first; others are left out.
 
-    Each place goes to the queue that had least by weight, counting a second of what it holds as had. A queue below
-    its weighted share gets a place even if no slot is free, so that the next one is its own; a queue above its share
-    gets what is idle beyond the reserve.
+    Each run goes to the queue that had least by weight, counting a second of what it holds as had. A queue below its
+    weighted share gets one even if no slot is free, so that the next one is its own; a queue above its share gets what
+    is idle beyond the reserve.
     """
     loads = list(queues)
     weights = sum(load.weight for load in loads) or 1

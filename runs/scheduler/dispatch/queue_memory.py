@@ -108,7 +108,7 @@ class QueueMemory:
         return sum(seen.ended for seen in self.seen)
 
     def per_place(self) -> int:
-        """Return how many runs a worker claims at once, and no more than the queue has ended in the last while.
+        """Return how many runs a worker is expected to claim at once, at most as many as ended lately.
 
         A run that was in no pass at all may have been short by chance.
         """

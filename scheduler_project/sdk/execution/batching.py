@@ -1,9 +1,9 @@
-"""How many very short runs are claimed at once. Schedulers place runs into queues in portions of the same size."""
+"""Bound how many runs are claimed at once; dispatch fills places by the same bound."""
 
 from __future__ import annotations
 
+from ..ledger.interface import BATCH_SECONDS as BATCH_SECONDS
 from ..ledger.interface import MAX_HELD
-from ..shared.slot_record import BATCH_SECONDS as BATCH_SECONDS
 
 MAX_BATCH = 32
 

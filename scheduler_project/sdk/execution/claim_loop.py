@@ -2,8 +2,8 @@
 
 1. The slot names the tokens before claims are requested, so every heartbeat lists what may become ours.
 2. After the response, and again before each claim of a batch, the fence is read: our time may be over.
-3. The results are reported, or spooled for the guard; only then does the slot forget them. The next claims of the
-   queue are requested with the report.
+3. The results are reported, or spooled for the guard; only then does the slot forget them. The next claims
+   are requested with the report.
 """
 
 from __future__ import annotations
@@ -88,12 +88,12 @@ class ClaimLoop:
                 request: ClaimRequest | None = self.next_request(queue)
                 claims = self._claim(owned_slot, request) if request else []
                 while request is not None and claims:
+                    began = time.monotonic()
                     completed = self._execute_batch(owned_slot, interrupts, request, claims)
-                    done += len(completed)
-                    # What is queued since has wake-ups of its own, or the heartbeat names it.
-                    goes_on = (
-                        completed and not claims[-1].last and self.may_claim() and time.monotonic() < until
-                    )
+                    done, ended = done + len(completed), time.monotonic()
+                    # What was queued during a short batch has wake-ups that still wait for a slot.
+                    none_left = claims[0].none_left and ended - began < batching.BATCH_SECONDS
+                    goes_on = completed and not none_left and self.may_claim() and ended < until
                     request = self.next_request(queue) if goes_on else None
                     claims = self._report(owned_slot, completed, request)
         except SystemExit:
@@ -112,11 +112,13 @@ class ClaimLoop:
 
     def next_request(self, queue: WorkQueue) -> ClaimRequest:
         table, counts_runs = self.runtime.table, self.runtime.config.counts_runs
-        most = 1 if counts_runs else max_batch(table.size)
         self._known = self._known or self.targets.known()
-        everything = replace(queue, tenant_id=ALL_TENANTS)
+        all_queues = replace(queue, tenant_id=ALL_TENANTS)
         short = self.runtime.lengths.below(batching.BATCH_SECONDS)
-        return ClaimRequest(table.header.incarnation, base_token(), everything, self._known, most, short)
+        # The ledger looks at the length of each; this bounds what one of an earlier version gives.
+        fitting = int(1000 * batching.BATCH_SECONDS) // min(short.values()) if short else 1
+        most = 1 if counts_runs else max(1, min(max_batch(table.size), fitting))
+        return ClaimRequest(table.header.incarnation, base_token(), all_queues, self._known, most, short)
 
     def _claim(self, owned_slot: OwnedSlot, request: ClaimRequest, again: bool = False) -> list[Claim]:
         """Request claims; after a lost response request them again by their tokens.

@@ -16,14 +16,13 @@ import os
 import signal
 from collections.abc import Sequence
 
-from ..ledger.interface import Claim, token_at
+from ..ledger.interface import BATCH_SECONDS, Claim, token_at
 from ..outcomes import CANCELLED, TIMEOUT, Outcome, now_utc, stopped_outcome, worker_lost
 from ..process import processes
 from ..retries import classified, verdict_on
 from ..shared.claim_record import unpack_claim
 from ..shared.folder import Runtime
 from ..shared.slot_record import (
-    BATCH_SECONDS,
     CLAIMED,
     FOREIGN,
     HARD,

@@ -100,16 +100,35 @@ worker AS MATERIALIZED (
     ) counted
 )
 
+-- fragment: runs_to_look_at
+-- The share of a slot, and what it may do in 20 ms, because a claim itself takes a few. A run is expected to take 1 ms or
+-- more, so these are 20 at most.
+(SELECT least(%(most)s, greatest(runs, CASE WHEN %(timed_tenants)s::int[] IS NULL THEN 1 ELSE 20 END)) FROM share)
+
+-- fragment: queued_first
+SELECT live.id, live.tenant_id, live.queued_at FROM beatkeeper_live_run live
+    WHERE live.state = 'queued' AND live.pool_id = %(pool_id)s AND live.target_key = ANY (%(known)s)
+      AND EXISTS (SELECT FROM worker WHERE tenant_id IS NULL)
+    ORDER BY live.queued_at
+
+-- fragment: best_of_queue
+SELECT live.id, live.tenant_id, live.rank FROM beatkeeper_live_run live
+        WHERE live.state = 'queued' AND live.pool_id = %(pool_id)s AND live.tenant_id = %(tenant_id)s
+          AND live.target_key = ANY (%(known)s) AND EXISTS (SELECT FROM worker)
+        ORDER BY live.rank
+
 -- fragment: first_of_a_slot(runs, place)
--- As many of the first as a slot is expected to do in 100 ms, and one however long it takes.
+-- Of the first the share of a slot, as far as it is expected to do that in the time of a batch; what it does in 20 ms, also beyond
+-- its share; and one however long it takes.
 SELECT * FROM (
     SELECT queued_run.*, row_number() OVER turn AS turn,
-           sum(CASE WHEN %(timed)s::int[] IS NULL THEN 0 ELSE coalesce(expected.ms, 100) END) OVER turn AS until_ms
+           sum(CASE WHEN %(timed_tenants)s::int[] IS NULL THEN 0 ELSE coalesce(expected.ms, %(batch_ms)s) END) OVER turn AS until_ms
     FROM {{runs}} queued_run
-    LEFT JOIN unnest(%(timed)s::int[], %(expected_ms)s::int[]) AS expected (tenant_id, ms) USING (tenant_id)
+    LEFT JOIN unnest(%(timed_tenants)s::int[], %(expected_ms)s::int[]) AS expected (tenant_id, ms) USING (tenant_id)
     WINDOW turn AS (ORDER BY {{place}}, id)
 ) summed
-WHERE until_ms <= 100 OR turn = 1
+WHERE turn = 1 OR (turn <= (SELECT runs FROM share) AND until_ms <= %(batch_ms)s)
+   OR (until_ms <= 20 AND %(timed_tenants)s::int[] IS NOT NULL)
 
 -- fragment: claimed_from_picked
 -- A run that is held by a pause or a blackout, or no longer permitted in the pool, goes back to ready by the same
@@ -127,7 +146,7 @@ looked_up AS (
     JOIN beatkeeper_pool pool ON pool.id = live.pool_id
 ), numbered AS (
     SELECT *, count(*) FILTER (WHERE NOT held) OVER (ORDER BY rank, id) AS nth,
-           count(*) FILTER (WHERE NOT held) OVER () AS together, count(*) OVER () AS moved
+           count(*) OVER () AS moved
     FROM looked_up
 ), moved AS (
     UPDATE beatkeeper_live_run live
@@ -135,7 +154,6 @@ looked_up AS (
         attempt = live.attempt + CASE WHEN held THEN 0 ELSE 1 END,
         claim_seq = live.claim_seq + CASE WHEN held THEN 0 ELSE 1 END,
         claim_token = CASE WHEN held THEN NULL ELSE (%(tokens)s::uuid[])[nth] END,
-        claimed_with = CASE WHEN held THEN live.claimed_with ELSE together END,
         worker = CASE WHEN held THEN NULL ELSE %(worker)s::uuid END,
         claimed_at = CASE WHEN held THEN NULL ELSE clock_timestamp() END,
         started_at = CASE WHEN held THEN live.started_at ELSE coalesce(live.started_at, clock_timestamp()) END,
@@ -149,6 +167,8 @@ SELECT moved.id AS run_id, moved.state, moved.claim_seq, moved.claim_token AS to
        moved.attempt, moved.job_id, moved.version, moved.tenant_id, moved.trigger, moved.planned_at,
        moved.claimed_at, moved.input, moved.gated, moved.traceparent, moved.losses,
        numbered.job_name, numbered.target, numbered.timeout_ms, numbered.retry, numbered.tenant,
-       numbered.allowed_hosts, %(most)s > 1 AND share.queued <= numbered.moved AS last
+       numbered.allowed_hosts,
+       -- A claim of one does not count what is queued.
+       %(most)s > 1 AND share.queued <= numbered.moved AS none_left
 FROM moved JOIN numbered USING (id) CROSS JOIN share
 ORDER BY moved.claim_token

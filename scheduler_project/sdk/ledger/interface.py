@@ -112,12 +112,14 @@ class Claim:
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
     # Why a secret could not be decrypted.
     unreadable: str = ""
-    # When it was claimed, nothing else was queued for its worker; an answer that is asked for again does not say it.
-    last: bool = field(default=False, compare=False)
+    # Nothing else was queued for its worker when it was claimed. Not set when an answer is requested again.
+    none_left: bool = field(default=False, compare=False)
 
 
 # In the place of a queue's tenant: all that the worker serves.
 ALL_TENANTS = 0
+# A batch is what one slot carries out in this time.
+BATCH_SECONDS = 0.1
 # Runs that one claim request may take.
 MAX_CLAIMS = 64
 # Slots of a worker over HTTPS, and what any worker lists in one beat.
@@ -142,8 +144,9 @@ class ClaimRequest:
     """A request for up to `limit` of the next runs of a queue, or of all queues of its pool that the worker serves.
 
     Only targets that this worker knows count, and no more than a slot is expected to do in 100 ms. `expected_ms` is how
-    long the runs of a tenant took here, by its id; one that is not named goes alone. None: all are short. The claims
-    get the tokens of `token` and what follows it, in the order of the runs' ranks.
+    long the runs of a tenant took here, by its id; one that is not named goes alone. None, from a worker of an
+    earlier version: `limit` says how many are short enough. The claims get the tokens of `token` and what follows it,
+    in the order of the runs' ranks.
     """
 
     incarnation: UUID

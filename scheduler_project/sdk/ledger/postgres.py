@@ -27,6 +27,7 @@ from .clock_skew import RoundTrip
 from .interface import (
     ALL_TENANTS,
     ANSWER_SECONDS,
+    BATCH_SECONDS,
     GIVEN_BACK,
     Beat,
     Claim,
@@ -41,11 +42,11 @@ from .postgres_connection import AWAY, SHORT_SILENCE, AnsweringConnection, Conne
 
 Row = dict[str, Any]
 Ending = tuple[str | None, bool]
-# By tenant and name.
-Secrets = dict[tuple[int, str], str]
+# By tenant and name of the secret.
+BySecret = dict[tuple[int, str], str]
 FRAGMENTS = Path(__file__).with_name("fragments.sql")
 SQL = statements(FRAGMENTS, Path(__file__).with_name("postgres.sql"))
-# A claim that meets a pause hands its rows back; others may still go. So often in a row, lest a claim takes for ever.
+# A claim hands back runs that are held; it then tries others, at most so many times.
 HELD_IN_A_ROW = 32
 # By the report that closes a breaker.
 MAX_RELEASED = 200
@@ -298,8 +299,9 @@ def _claim_statement(request: ClaimRequest) -> str:
 def claim_values(request: ClaimRequest) -> dict[str, Any]:
     expected = request.expected_ms
     return {
-        "timed": None if expected is None else [int(tenant) for tenant in expected],
+        "timed_tenants": None if expected is None else [int(tenant) for tenant in expected],
         "expected_ms": None if expected is None else list(expected.values()),
+        "batch_ms": int(1000 * BATCH_SECONDS),
         "worker": request.incarnation,
         "tokens": request.tokens,
         "most": request.limit,
@@ -394,7 +396,7 @@ def _claim(row: Row) -> Claim:
     return Claim(timeout=row["timeout_ms"] / 1000, **values)
 
 
-def _with_secrets(claim: Claim, names: Iterable[str], opened: Secrets, unreadable: Secrets) -> Claim:
+def _with_secrets(claim: Claim, names: Iterable[str], opened: BySecret, unreadable: BySecret) -> Claim:
     keys = [(claim.tenant_id, name) for name in names]
     return replace(
         claim,
@@ -403,21 +405,17 @@ def _with_secrets(claim: Claim, names: Iterable[str], opened: Secrets, unreadabl
     )
 
 
-def _opened(sealed: Sequence[Row]) -> tuple[Secrets, Secrets]:
+def _opened(sealed: Sequence[Row]) -> tuple[BySecret, BySecret]:
     """Return the secrets by tenant and name, and why others cannot be read here."""
-    opened, unreadable = Secrets(), Secrets()
-    box, reason = None, ""
+    opened, unreadable = BySecret(), BySecret()
     try:
         box = box_of_environment()
     except ValueError as error:
-        reason = str(error)
+        return {}, {(row["tenant_id"], row["name"]): str(error) for row in sealed}
     for row in sealed:
         key = (row["tenant_id"], row["name"])
         try:
-            if box is None:
-                unreadable[key] = reason
-            else:
-                opened[key] = box.open(*key, row["ciphertext"])
+            opened[key] = box.open(*key, row["ciphertext"])
         except SecretUnreadable as error:
             unreadable[key] = str(error)
     return opened, unreadable

@@ -90,16 +90,14 @@ LIMIT %(most)s;
 SELECT known_targets FROM beatkeeper_worker_node WHERE incarnation = %(incarnation)s;
 
 -- name: claim
--- Runs of all queues of the pool become ours, if our incarnation lives and is no tenant's. Who was queued first is first:
--- by rank across queues, one old backlog would take every batch. So many of each queue are taken as have the first turns,
--- and of each queue those with the lowest rank. The turns are locked, so of two workers each finds as many runs as it has
--- turns: its own, if the other one has those that are more urgent.
-WITH {{claiming_worker}}, turns AS MATERIALIZED (
-    SELECT live.id, live.tenant_id, live.queued_at
-    FROM beatkeeper_live_run live
-    WHERE live.state = 'queued' AND live.pool_id = %(pool_id)s AND live.target_key = ANY (%(known)s)
-      AND EXISTS (SELECT FROM worker WHERE tenant_id IS NULL)
-    ORDER BY live.queued_at LIMIT (SELECT runs FROM share)
+-- Claim runs of all queues of the pool, for a worker that lives and is no tenant's. By rank across queues one old backlog
+-- would take every batch, so the runs queued first decide how many each queue gives, and rank decides which. Those runs
+-- are locked, so two claims at once never count one twice.
+WITH {{claiming_worker}}, seen AS MATERIALIZED (
+    {{queued_first}} LIMIT {{runs_to_look_at}}
+), turns AS MATERIALIZED (
+    -- No more are locked than are taken: other claims would find none, and their slots stay free.
+    {{queued_first}} LIMIT (SELECT count(*) FROM ({{first_of_a_slot(seen, queued_at)}}) first)
     FOR UPDATE SKIP LOCKED
 ), taken AS MATERIALIZED (
     SELECT tenant_id, count(*) AS runs FROM ({{first_of_a_slot(turns, queued_at)}}) first
@@ -120,13 +118,12 @@ WITH {{claiming_worker}}, turns AS MATERIALIZED (
 
 -- name: claim_of_queue
 -- The queue's lowest-ranked queued runs of targets we know become ours, if our incarnation lives.
-WITH {{claiming_worker}}, best AS MATERIALIZED (
+WITH {{claiming_worker}}, seen AS MATERIALIZED (
+    {{best_of_queue}} LIMIT {{runs_to_look_at}}
+), best AS MATERIALIZED (
     -- The outer limit tells the planner how few they are.
     SELECT * FROM (
-        SELECT live.id, live.tenant_id, live.rank FROM beatkeeper_live_run live
-        WHERE live.state = 'queued' AND live.pool_id = %(pool_id)s AND live.tenant_id = %(tenant_id)s
-          AND live.target_key = ANY (%(known)s) AND EXISTS (SELECT FROM worker)
-        ORDER BY live.rank LIMIT (SELECT runs FROM share)
+        {{best_of_queue}} LIMIT (SELECT count(*) FROM ({{first_of_a_slot(seen, rank)}}) first)
         -- Of two workers with a wake-up each, one has the row; the other takes the next. A run that is being cancelled
         -- or recalled is skipped as well: after the commit it is no longer queued.
         FOR UPDATE SKIP LOCKED

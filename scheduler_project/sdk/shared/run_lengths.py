@@ -1,7 +1,7 @@
 """How long the runs of each queue took recently, in memory that all processes of a worker share.
 
-What one process has learnt of a queue all others know. Nothing is locked: an entry is one word, written at once, and a
-lost update costs nothing.
+All processes of a worker read what one of them measured. Nothing is locked: an entry is one word, written at once, and
+a lost update costs nothing.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import mmap
 import struct
 from pathlib import Path
 
-# A tenant and its seconds in one word. Two tenants with one place learn in turn.
+# A tenant and its seconds in one word. Two tenants with one index overwrite each other.
 ENTRY = struct.Struct("=If")
-PLACES = 4096
+ENTRIES = 4096
 WEIGHT_OF_LAST = 0.2
 FILE = "lengths"
 
@@ -20,7 +20,7 @@ FILE = "lengths"
 class RunLengths:
     """The lengths by tenant: a worker serves one pool.
 
-    One that took long counts at once; short ones count bit by bit.
+    A long run raises the length at once; short ones lower it by a fifth of the difference.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -29,20 +29,20 @@ class RunLengths:
 
     @staticmethod
     def create(folder: Path) -> None:
-        (folder / FILE).write_bytes(bytes(ENTRY.size * PLACES))
+        (folder / FILE).write_bytes(bytes(ENTRY.size * ENTRIES))
 
     def note(self, tenant: int, seconds: float) -> None:
-        place = tenant % PLACES
-        known, before = self._read(place)
+        index = tenant % ENTRIES
+        known, before = self._read(index)
         if known == tenant:
             seconds = max(seconds, before + (seconds - before) * WEIGHT_OF_LAST)
-        [self._words[place]] = struct.unpack("=Q", ENTRY.pack(tenant, seconds))
+        [self._words[index]] = struct.unpack("=Q", ENTRY.pack(tenant, seconds))
 
     def below(self, seconds: float) -> dict[str, int]:
         """Return the milliseconds, at least one, of the queues whose runs are shorter than this."""
         entries = ENTRY.iter_unpack(self._words.tobytes())
         return {str(tenant): int(1000 * took) + 1 for tenant, took in entries if tenant and took < seconds}
 
-    def _read(self, place: int) -> tuple[int, float]:
-        tenant, seconds = ENTRY.unpack(struct.pack("=Q", self._words[place]))
+    def _read(self, index: int) -> tuple[int, float]:
+        tenant, seconds = ENTRY.unpack(struct.pack("=Q", self._words[index]))
         return tenant, seconds

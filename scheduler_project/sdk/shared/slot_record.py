@@ -17,8 +17,6 @@ from .record import Process, shared_record
 # REQUESTED: claims were requested, and none of them is begun. HELD: one is at work. FOREIGN: a task of the host's.
 FREE, REQUESTED, HELD, REPORTING, FOREIGN = range(5)
 CLAIMED = (REQUESTED, HELD, REPORTING)
-# A batch is what one slot carries out in this time.
-BATCH_SECONDS = 0.1
 
 # Reasons are stored as their index in this list.
 KILL_REASONS = ("", "timeout", "cancelled", "fenced", "gone", "given_back", "hung")

@@ -54,7 +54,7 @@ def test_a_claim_reads_what_it_takes_and_no_partition(
     ).fetchone()
     assert queue is not None
     wanted = {"tokens": [uuid4() for _ in range(most)], "most": most, "known": KNOWN}
-    lengths = {"timed": [queue["tenant_id"]], "expected_ms": [1]}
+    lengths = {"timed_tenants": [queue["tenant_id"]], "expected_ms": [1], "batch_ms": 100}
     values = {**_worker(connection), "tenant_id": queue["tenant_id"], **wanted, **lengths}
     # With the count of what is queued in the pool, which is bounded.
     assert_cheap(cost_of(connection, SQL[name], values), buffers_per_row=120, locks=81)

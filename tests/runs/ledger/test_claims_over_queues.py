@@ -1,6 +1,5 @@
 """One claim takes runs of several queues: whose turn it is, how many, with which secrets, and who counts the slot."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -13,8 +12,16 @@ from jobs.models import Job, JobStatus, Pool, Tenant
 from jobs.secrets import service as tenant_secrets
 from runs.models import LiveRun, WorkerNode
 from runs.scheduler.dispatch.dispatch import dispatch_pool
+from runs.sql import rows
 from runs.states import LiveState
-from scheduler_project.sdk.ledger.interface import ALL_TENANTS, Claim, ClaimRequest, CompletedClaim, WorkQueue
+from scheduler_project.sdk.ledger.interface import (
+    ALL_TENANTS,
+    Claim,
+    ClaimRequest,
+    CompletedClaim,
+    WorkQueue,
+    given_back,
+)
 from scheduler_project.sdk.ledger.postgres import PostgresLedger
 from tests.runs.ledger.claims import SUCCESS, claim_request, ledger, succeeded
 from tests.support.factories import TASK, make_job, make_pool, make_run, make_tenant, make_worker, now
@@ -24,8 +31,8 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def pool() -> Iterator[Pool]:
-    yield make_pool()
+def pool() -> Pool:
+    return make_pool()
 
 
 def over_all(
@@ -81,6 +88,18 @@ def test_a_claim_takes_what_a_slot_does_in_100_ms(ledger: PostgresLedger, pool: 
     assert set(claimed(ledger, jobs[0], 32, worker, expected)) == set(runs[2:])
 
 
+def test_a_slot_takes_more_than_its_share_of_what_it_does_in_20_ms(
+    ledger: PostgresLedger, pool: Pool
+) -> None:
+    jobs = [make_job(pool=pool) for _ in range(6)]
+    for turn, job in enumerate(jobs):
+        queued(job, [turn])
+    worker = make_worker(pool, slots=8)
+    for each, taken in ((60, 1), (8, 2), (4, 3)):
+        expected = {str(job.tenant_id): each for job in jobs}
+        assert len(claimed(ledger, jobs[0], 32, worker, expected)) == taken
+
+
 def test_a_run_of_unknown_length_goes_alone(ledger: PostgresLedger, pool: Pool) -> None:
     known, unknown = make_job(pool=pool), make_job(pool=pool)
     short, [alone] = queued(known, [0, 2, 3]), queued(unknown, [1])
@@ -90,13 +109,13 @@ def test_a_run_of_unknown_length_goes_alone(ledger: PostgresLedger, pool: Pool) 
     assert claimed(ledger, known, 32, worker, expected) == short[1:]
 
 
-def test_the_last_of_what_is_queued_says_so(ledger: PostgresLedger, pool: Pool) -> None:
+def test_a_claim_says_when_nothing_else_is_queued(ledger: PostgresLedger, pool: Pool) -> None:
     jobs = [make_job(pool=pool) for _ in range(3)]
     for turn, job in enumerate(jobs):
         queued(job, [turn])
     worker = make_worker(pool, slots=1)
-    assert [claim.last for claim in ledger.claim(over_all(jobs[0], 2, worker))] == [False, False]
-    assert [claim.last for claim in ledger.claim(over_all(jobs[0], 2, worker))] == [True]
+    assert [claim.none_left for claim in ledger.claim(over_all(jobs[0], 2, worker))] == [False, False]
+    assert [claim.none_left for claim in ledger.claim(over_all(jobs[0], 2, worker))] == [True]
 
 
 def test_the_worker_of_a_tenant_gets_nothing_of_all_queues(ledger: PostgresLedger, pool: Pool) -> None:
@@ -159,10 +178,6 @@ class TestSlots:
         WorkerNode.objects.update(slots=8)
         return claims
 
-    def test_each_run_counts_its_part(self, ledger: PostgresLedger, jobs: list[Job]) -> None:
-        self.claim_of_all(ledger, jobs)
-        assert set(LiveRun.objects.values_list("claimed_with", flat=True)) == {self.TENANTS}
-
     def test_the_next_pass_hands_over(
         self, ledger: PostgresLedger, jobs: list[Job], session: psycopg.Connection[Any]
     ) -> None:
@@ -171,13 +186,14 @@ class TestSlots:
         make_run(late)
         assert dispatch_pool(session, late.pool_id, now()).queued == 1
 
-    def test_what_a_claim_takes_counts_for_itself_alone_afterwards(
-        self, ledger: PostgresLedger, jobs: list[Job]
+    def test_what_is_left_of_a_claim_has_the_slot_alone(
+        self, ledger: PostgresLedger, jobs: list[Job], session: psycopg.Connection[Any]
     ) -> None:
-        self.claim_of_all(ledger, jobs)
-        [run] = queued(jobs[0], [0])
-        worker = make_worker(jobs[0].pool, slots=1)
-        assert claimed(ledger, jobs[0], 1, worker) == [run]
-        assert LiveRun.objects.get(pk=run).claimed_with == 1
-        others = LiveRun.objects.exclude(pk=run)
-        assert set(others.values_list("claimed_with", flat=True)) == {self.TENANTS}
+        first, *others = self.claim_of_all(ledger, jobs)
+        assert sum(self.slots(session, jobs[0].pool)) == pytest.approx(1)
+        ledger.report([given_back(claim) for claim in others])
+        assert self.slots(session, jobs[0].pool) == [1]
+
+    def slots(self, session: psycopg.Connection[Any], pool: Pool) -> list[float]:
+        values = {"pool": pool.pk, "nodes": [], "own_nodes": []}
+        return [row[2] for row in rows(session, "occupied", values)]

@@ -26,6 +26,7 @@ from scheduler_project.sdk.errors import KeyRefused, LedgerRefused, LedgerUnavai
 from scheduler_project.sdk.ledger import https, open_ledger, wire
 from scheduler_project.sdk.ledger.https import HttpsLedger, read_address, remote_ledger_url
 from scheduler_project.sdk.ledger.interface import (
+    ALL_TENANTS,
     MAX_HELD,
     MAX_SLOTS,
     MAX_STOPPING,
@@ -122,6 +123,28 @@ def test_a_worker_that_names_another_tenants_queue_gets_its_own(
     [claim] = ledger.claim(team.wanted(queue=queue, limit=9))
     assert claim.run_id == ours.run_id
     assert LiveRun.objects.get(pk=theirs.pk).state == LiveState.QUEUED
+
+
+def test_a_worker_that_asks_for_all_queues_gets_its_own(
+    team: Team, ledger: HttpsLedger, stranger: HttpsLedger
+) -> None:
+    make_run(Job.objects.exclude(pk=team.job.pk).get(), LiveState.QUEUED, rank=1)
+    ours = make_run(team.job, LiveState.QUEUED, rank=2)
+    queue = WorkQueue(1, ours.pool_id, ALL_TENANTS, "")
+    [claim] = ledger.claim(team.wanted(queue=queue, limit=9))
+    assert claim.run_id == ours.run_id
+
+
+def test_only_the_length_of_its_own_runs_counts_within_bounds(team: Team, ledger: HttpsLedger) -> None:
+    own = str(team.tenant.pk)
+    for expected, taken in (({"0": 1}, 1), ({own: 10**12}, 1), ({own: -5}, 4), (None, 3)):
+        for _ in range(9):
+            make_run(team.job, LiveState.QUEUED)
+        assert (
+            len(ledger.claim(team.wanted(limit=taken if expected is None else 4, expected_ms=expected)))
+            == taken
+        )
+        LiveRun.objects.filter(state=LiveState.QUEUED).delete()
 
 
 def test_anothers_incarnation_is_answered_as_one_that_never_was(

@@ -9,6 +9,7 @@ from scheduler_project.sdk.execution import batching as batches
 from scheduler_project.sdk.execution.batching import MAX_BATCH, max_batch
 from scheduler_project.sdk.guard.held_claims import tokens_to_list
 from scheduler_project.sdk.ledger.interface import (
+    ALL_TENANTS,
     MAX_CLAIMS,
     MAX_HELD,
     MAX_SLOTS,
@@ -19,6 +20,7 @@ from scheduler_project.sdk.ledger.interface import (
 )
 from scheduler_project.sdk.shared.spool import Spool
 from tests.sdk.execution.test_claim_loop import StagedLoop, always_lost, executed, lost_once, staged
+from tests.sdk.fake_ledger import TENANT
 from tests.sdk.stage import Stage, kill
 from tests.support.processes import Processes
 from tests.support.waiting import wait_until
@@ -47,12 +49,23 @@ class TestManySlots:
         assert 1 <= batch <= MAX_BATCH <= MAX_CLAIMS
         assert slots * 2 * batch <= MAX_HELD, "a batch, and the next one that is requested"
 
-    def test_few_slots_take_what_they_always_took(self) -> None:
+    def test_few_slots_take_whole_batches(self) -> None:
         assert max_batch(156) == MAX_BATCH
 
     def test_so_their_batches_are_smaller(self, staged: StagedLoop) -> None:
         staged.runtime.table.size = MAX_HELD // 8
+        staged.runtime.lengths.note(TENANT, 0.001)
         assert staged.loop.next_request(QUEUE).limit == 2
+
+    def test_runs_of_unknown_length_are_claimed_one_by_one(self, staged: StagedLoop) -> None:
+        assert staged.loop.next_request(QUEUE).limit == 1
+
+    def test_a_claim_is_made_over_all_queues_and_says_how_long_runs_took(self, staged: StagedLoop) -> None:
+        staged.ledger.add_run("w.runs")
+        staged.work()
+        request = staged.loop.next_request(QUEUE)
+        assert (request.queue.tenant_id, list(request.expected_ms or ())) == (ALL_TENANTS, [str(TENANT)])
+        assert request.limit > 1
 
     def test_what_a_beat_has_no_room_for_waits_in_the_spool(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

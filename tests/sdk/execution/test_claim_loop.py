@@ -1,6 +1,8 @@
 """Claim and report when answers come late, twice or not at all. The ledger is staged; the slots are real."""
 
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -9,7 +11,7 @@ import pytest
 from celery import Celery
 
 from scheduler_project.sdk.errors import LedgerRefused, LedgerUnavailable
-from scheduler_project.sdk.execution import claim_loop, reporting
+from scheduler_project.sdk.execution import batching, claim_loop, reporting
 from scheduler_project.sdk.execution.claim_loop import ClaimLoop
 from scheduler_project.sdk.guard.delivery import Delivery
 from scheduler_project.sdk.guard.held_claims import held_claims
@@ -40,11 +42,12 @@ def runs(self: Any) -> str:
 class StagedLedger(FakeLedger):
     """Something happens right after a statement was carried out, before its response arrives."""
 
+    says_none_left = False
     after_claim: Callable[[], None] = staticmethod(lambda: None)
     after_report: Callable[[], None] = staticmethod(lambda: None)
 
     def claim(self, wanted: ClaimRequest, again: bool = False) -> list[Claim]:
-        claims = super().claim(wanted, again)
+        claims = [replace(claim, none_left=self.says_none_left) for claim in super().claim(wanted, again)]
         self.after_claim()
         return claims
 
@@ -104,6 +107,26 @@ def test_a_queue_is_worked_until_it_is_empty(staged: StagedLoop) -> None:
     assert staged.work() == 3
     assert sorted(executed) == sorted(map(str, runs))
     assert staged.runtime.table.states() == [FREE]
+
+
+@pytest.mark.parametrize(("takes", "claims"), [(0.0, 1), (1.1, 2)])
+def test_when_none_was_left_no_more_is_claimed_unless_the_batch_took_long(
+    staged: StagedLoop, monkeypatch: pytest.MonkeyPatch, takes: float, claims: int
+) -> None:
+    monkeypatch.setattr(batching, "BATCH_SECONDS", 1.0)
+    original = staged.loop.runtime.table.add_completion
+
+    def end(index: int, line: bytes) -> bool:
+        time.sleep(takes)
+        return original(index, line)
+
+    staged.loop.runtime.table.add_completion = end  # type: ignore[method-assign]
+    made: list[int] = []
+    staged.ledger.after_claim = lambda: made.append(1)
+    monkeypatch.setattr(StagedLedger, "says_none_left", True)
+    staged.ledger.add_run("w.runs")
+    assert staged.work() == 1
+    assert len(made) == claims
 
 
 def test_a_lost_claim_response_is_requested_again_and_runs_once(staged: StagedLoop) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler_project.sdk.shared.run_lengths import PLACES, RunLengths
+from scheduler_project.sdk.shared.run_lengths import ENTRIES, RunLengths
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def test_one_long_run_counts_at_once_and_for_a_while(lengths: RunLengths) -> Non
     assert lengths.below(0.1)
 
 
-def test_of_two_tenants_with_one_place_the_last_is_known(lengths: RunLengths) -> None:
+def test_of_two_tenants_with_one_index_the_last_is_known(lengths: RunLengths) -> None:
     lengths.note(7, 0.001)
-    lengths.note(7 + PLACES, 0.002)
-    assert lengths.below(0.1) == {str(7 + PLACES): 3}
+    lengths.note(7 + ENTRIES, 0.002)
+    assert lengths.below(0.1) == {str(7 + ENTRIES): 3}

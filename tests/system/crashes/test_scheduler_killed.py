@@ -144,8 +144,9 @@ def assert_the_checker_sees_one_row_too_few_and_one_too_many(observer: Connectio
     with tampered(
         observer,
         "WITH added AS (INSERT INTO beatkeeper_run (id, tenant_id, job_id, version, pool_id, trigger, planned_at,"
-        " priority, state, ended_from, finished_at) SELECT (left(id::text, 35) || '0')::uuid, tenant_id, job_id, 1,"
-        " pool_id, 'schedule', planned_at + interval '1 ms', 500, 'skipped', '', now() FROM beatkeeper_run"
+        " priority, state, reason, ended_from, finished_at)"
+        " SELECT (left(id::text, 35) || '0')::uuid, tenant_id, job_id, 1, pool_id, 'schedule',"
+        " planned_at + interval '1 ms', 500, 'skipped', 'overlap', '', now() FROM beatkeeper_run"
         " WHERE right(id::text, 1) <> '0' ORDER BY planned_at LIMIT 1 RETURNING id) SELECT id FROM added",
     ):
         assert sees(check(observer, end)) == (0, 1)
