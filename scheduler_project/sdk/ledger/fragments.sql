@@ -89,7 +89,8 @@ worker AS MATERIALIZED (
     FROM beatkeeper_worker_node worker
     WHERE incarnation = %(worker)s AND pool_id = %(pool_id)s AND {{living_worker(worker, clock_timestamp())}}
 ), share AS MATERIALIZED (
-    SELECT queued, CASE WHEN %(most)s = 1 THEN 1 ELSE least(%(most)s, ceil(2 * queued / slots::float8)::int) END AS runs
+    SELECT queued,
+           CASE WHEN %(most)s = 1 THEN 1 ELSE least(%(most)s, ceil(2 * queued / slots::float8)::int) END AS runs
     FROM worker CROSS JOIN LATERAL (
         SELECT count(*) AS queued
         FROM (SELECT FROM beatkeeper_live_run live
@@ -107,22 +108,23 @@ worker AS MATERIALIZED (
 
 -- fragment: queued_first
 SELECT live.id, live.tenant_id, live.queued_at FROM beatkeeper_live_run live
-    WHERE live.state = 'queued' AND live.pool_id = %(pool_id)s AND live.target_key = ANY (%(known)s)
-      AND EXISTS (SELECT FROM worker WHERE tenant_id IS NULL)
-    ORDER BY live.queued_at
+WHERE live.state = 'queued' AND live.pool_id = %(pool_id)s AND live.target_key = ANY (%(known)s)
+  AND EXISTS (SELECT FROM worker WHERE tenant_id IS NULL)
+ORDER BY live.queued_at
 
 -- fragment: best_of_queue
 SELECT live.id, live.tenant_id, live.rank FROM beatkeeper_live_run live
-        WHERE live.state = 'queued' AND live.pool_id = %(pool_id)s AND live.tenant_id = %(tenant_id)s
-          AND live.target_key = ANY (%(known)s) AND EXISTS (SELECT FROM worker)
-        ORDER BY live.rank
+WHERE live.state = 'queued' AND live.pool_id = %(pool_id)s AND live.tenant_id = %(tenant_id)s
+  AND live.target_key = ANY (%(known)s) AND EXISTS (SELECT FROM worker)
+ORDER BY live.rank
 
 -- fragment: first_of_a_slot(runs, place)
--- Of the first the share of a slot, as far as it is expected to do that in the time of a batch; what it does in 20 ms, also beyond
--- its share; and one however long it takes.
+-- Of the first the share of a slot, as far as it is expected to do that in the time of a batch; what it does in 20 ms,
+-- also beyond its share; and one however long it takes.
 SELECT * FROM (
     SELECT queued_run.*, row_number() OVER turn AS turn,
-           sum(CASE WHEN %(timed_tenants)s::int[] IS NULL THEN 0 ELSE coalesce(expected.ms, %(batch_ms)s) END) OVER turn AS until_ms
+           sum(CASE WHEN %(timed_tenants)s::int[] IS NULL THEN 0 ELSE coalesce(expected.ms, %(batch_ms)s) END)
+               OVER turn AS until_ms
     FROM {{runs}} queued_run
     LEFT JOIN unnest(%(timed_tenants)s::int[], %(expected_ms)s::int[]) AS expected (tenant_id, ms) USING (tenant_id)
     WINDOW turn AS (ORDER BY {{place}}, id)
