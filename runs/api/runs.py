@@ -71,12 +71,12 @@ class RunSerializer(RunStateSerializer):
     requested_reason = serializers.CharField(help_text="Given when it was run now, retried or redriven.")
     links = LinksField(
         ("retry_of",),
-        self=lambda run: f"/runs/{run.pk}",
+        self=lambda run: f"/runs/{run.text_id}",
         job=lambda run: f"/jobs/{run.job_id}",
         version=lambda run: f"/jobs/{run.job_id}/versions/{run.version}",
-        explain=lambda run: f"/runs/{run.pk}/explain",
-        attempts=lambda run: f"/runs/{run.pk}/attempts",
-        log=lambda run: f"/runs/{run.pk}/log",
+        explain=lambda run: f"/runs/{run.text_id}/explain",
+        attempts=lambda run: f"/runs/{run.text_id}/attempts",
+        log=lambda run: f"/runs/{run.text_id}/log",
         retry_of=lambda run: run.retry_of and f"/runs/{run.retry_of}",
     )
 

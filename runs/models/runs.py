@@ -1,6 +1,7 @@
 """Runs and what is live of them: written by runs/transitions and the ledger, read by everybody."""
 
 from collections.abc import Collection
+from functools import cached_property
 from typing import Any, Self
 
 from django.db import models
@@ -107,6 +108,10 @@ class Run(Planned, Ending):
 
     def __str__(self) -> str:
         return str(self.id)
+
+    @cached_property
+    def text_id(self) -> str:
+        return str(self.pk)
 
     @property
     def live_or_none(self) -> "LiveRun | None":
