@@ -33,6 +33,8 @@ class Pool(models.Model):
         db_default="",
         help_text="Name of a broker of BEATKEEPER_BROKERS; empty: the platform's own.",
     )
+    # Named by the scheduler that dispatches the pool: where its workers for all tenants hear of work.
+    broker_queue = models.CharField(max_length=120, db_default="", editable=False)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     objects = PoolQuerySet.as_manager()

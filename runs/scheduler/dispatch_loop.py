@@ -3,6 +3,8 @@
 import time
 from collections import defaultdict
 
+from django.conf import settings
+
 from runs.scheduler.broker.config import queue_version
 from runs.scheduler.broker.publisher import Publishers
 from runs.scheduler.dispatch.dispatch import Dispatched, dispatch_pool
@@ -15,6 +17,9 @@ from runs.sql import change, rows
 PASS_SECONDS = 0.1
 # While windows are full: their turnover is queued further ahead than this.
 FULL_SECONDS = 0.05
+# For so long after a pool's last ready run the places without a wake-up get passes: who works for longer asks for
+# more by itself.
+OWED_SECONDS = 1.0
 # A pass has a fixed cost. After a small one, runs gather for this long before the next.
 GATHER_SECONDS = 0.02
 SMALL_PASS = 500
@@ -30,7 +35,8 @@ class DispatchLoop(SliceHolder):
         self.brokers: dict[int, str] = {}
         self._declared: dict[int, str] = {}
         self.memories: dict[int, PoolMemory] = {}
-        self._busy: set[int] = set()
+        # Until when pools get passes without a ready run.
+        self._busy: dict[int, float] = {}
         self._not_before = 0.0
 
     def _read_universe(self) -> None:
@@ -45,16 +51,23 @@ class DispatchLoop(SliceHolder):
             self._take_over(brokers)
         held = {"pools": sorted(self.slices.held)}
         ready = {pool for (pool,) in rows(self.session.connection, "pools_with_ready_runs", held)}
+        now = time.monotonic()
         # A pool whose last ready run is gone gets one more pass, so that its queues show no stale reason.
-        due = sorted(ready | (self._busy & self.slices.held))
-        self._busy = ready
+        due = sorted(ready | (self._busy.keys() & self.slices.held))
+        owing = {pool: until for pool, until in self._busy.items() if self._owes(pool) and now < until}
+        self._busy = owing | dict.fromkeys(ready, now + OWED_SECONDS)
         return min((self._dispatch(pool) for pool in due), default=PASS_SECONDS)
+
+    def _owes(self, pool: int) -> bool:
+        return pool in self.memories and bool(self.memories[pool].owed)
 
     def _take_over(self, brokers: dict[int, str]) -> None:
         """Declare the queues of the pools held, after pools came or went or one moved to another broker."""
         self.memories = {pool: self.memories.get(pool, PoolMemory()) for pool in brokers}
         versions = [queue_version(broker) for broker in brokers.values()]
-        change(self.session.connection, "rename_queues", {"pools": list(brokers), "versions": versions})
+        values = {"pools": list(brokers), "versions": versions, "prefix": settings.QUEUE_PREFIX}
+        change(self.session.connection, "name_pool_queues", values)
+        change(self.session.connection, "rename_queues", values)
         broker_queues = defaultdict(set)
         pools = {"pools": list(brokers)}
         for pool, broker_queue in rows(self.session.connection, "broker_queues_of_pools", pools):

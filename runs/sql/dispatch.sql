@@ -21,7 +21,7 @@ SELECT pool.slug, pool.shared,
        CASE WHEN pool.shared THEN (SELECT count(*) FROM (SELECT FROM beatkeeper_tenant LIMIT 2) several)
             ELSE (SELECT count(*) FROM beatkeeper_pool_tenant member WHERE member.pool_id = pool.id) END,
        pool.exported_tasks::text[] || ARRAY(SELECT 'kind:' || kind FROM unnest(pool.exported_kinds) AS export (kind)),
-       pool.broker
+       pool.broker, pool.broker_queue
 FROM beatkeeper_pool pool WHERE pool.id = %(pool)s;
 
 -- name: living_workers
@@ -111,17 +111,38 @@ FROM (
 WHERE queue.pool_id = %(pool)s AND queue.tenant_id = new.tenant_id;
 
 -- name: broker_queues_of_pools
--- What the brokers of these pools must hold.
-SELECT DISTINCT pool_id, broker_queue FROM beatkeeper_queue WHERE pool_id = ANY (%(pools)s::int[]);
+-- What the brokers of these pools must hold: of each pool one queue, and one for each tenant with workers of its own.
+SELECT id, broker_queue FROM beatkeeper_pool WHERE id = ANY (%(pools)s::int[])
+UNION
+SELECT queue.pool_id, queue.broker_queue
+FROM beatkeeper_worker_node worker
+JOIN beatkeeper_queue queue ON queue.pool_id = worker.pool_id AND queue.tenant_id = worker.tenant_id
+WHERE worker.pool_id = ANY (%(pools)s::int[]) AND worker.state IN ('active', 'draining');
+
+-- name: name_pool_queues
+-- A tenant's slug has no dot, so the name of a pool's queue is never that of a tenant's. A worker hears of the name with
+-- each answer.
+UPDATE beatkeeper_pool pool SET broker_queue = named.broker_queue
+FROM unnest(%(pools)s::int[], %(versions)s::text[]) AS held (pool_id, version)
+CROSS JOIN LATERAL (
+    SELECT concat_ws('.', %(prefix)s::text, slug, 'all.tenants', held.version) AS broker_queue
+    FROM beatkeeper_pool WHERE id = held.pool_id
+) named
+WHERE pool.id = held.pool_id AND pool.broker_queue <> named.broker_queue;
 
 -- name: rename_queues
--- The queues of a pool whose broker needs others. Workers learn of queues by their ids: with a new id a worker consumes
--- from the new broker queue, and from the old one until it is empty.
+-- The queues of a pool whose broker needs others. A tenant's own workers learn of queues by their ids: with a new id a
+-- worker consumes from the new broker queue, and from the old one until it is empty.
 WITH renamed AS MATERIALIZED (
-    SELECT queue.id, regexp_replace(queue.broker_queue, '[^.]*$', held.version) AS broker_queue
+    SELECT queue.id, named.broker_queue
     FROM unnest(%(pools)s::int[], %(versions)s::text[]) AS held (pool_id, version)
-    JOIN beatkeeper_queue queue ON queue.pool_id = held.pool_id
-    WHERE queue.broker_queue <> regexp_replace(queue.broker_queue, '[^.]*$', held.version)
+    JOIN beatkeeper_pool pool ON pool.id = held.pool_id
+    JOIN beatkeeper_queue queue ON queue.pool_id = pool.id
+    JOIN beatkeeper_tenant tenant ON tenant.id = queue.tenant_id
+    CROSS JOIN LATERAL (
+        SELECT concat_ws('.', %(prefix)s::text, pool.slug, tenant.slug, held.version) AS broker_queue
+    ) named
+    WHERE queue.broker_queue <> named.broker_queue
     -- By id, as every pass that renames queues of several pools.
     ORDER BY queue.id FOR UPDATE OF queue
 )

@@ -14,7 +14,7 @@ from django.conf import settings
 from django.db.models import Exists, OuterRef
 
 from jobs.models import Pool
-from runs.models import LiveRun, Queue
+from runs.models import LiveRun, Queue, WorkerNode
 from runs.scheduler.broker.config import DEAD_MESSAGES, REMEDY, Broker, known_brokers
 from runs.states import LiveState
 from scheduler_project.doctor.database import address_of, first_line, some
@@ -110,7 +110,7 @@ def broker_queues() -> Findings:
         )
     if not missing and not deaf:
         yield fine(
-            "every queue with queued runs has a broker_queue and a consumer"
+            "every broker queue for queued runs exists and has a consumer"
             if queues
             else "no queue has queued runs"
         )
@@ -130,11 +130,17 @@ def dead_messages() -> Findings:
 
 
 def queues_with_wakeups() -> dict[str, list[str]]:
-    """Return the names of broker queues with queued runs, by broker."""
-    queued = LiveRun.objects.filter(state=LiveState.QUEUED, pool=OuterRef("pool"), tenant=OuterRef("tenant"))
-    waiting = Queue.objects.filter(Exists(queued)).values_list("pool__broker", "broker_queue")
+    """Return the names of broker queues whose workers have queued runs to take, by broker."""
+    queued = LiveRun.objects.filter(state=LiveState.QUEUED)
+    pools = Pool.objects.filter(Exists(queued.filter(pool=OuterRef("pk")))).exclude(broker_queue="")
+    of_queue = {"pool": OuterRef("pool"), "tenant": OuterRef("tenant")}
+    own_workers = WorkerNode.objects.living().filter(**of_queue)
+    queues = Queue.objects.filter(Exists(queued.filter(**of_queue)), Exists(own_workers))
     found = defaultdict(list)
-    for broker, broker_queue in waiting[:QUEUES_LOOKED_AT]:
+    for broker, broker_queue in [
+        *pools.values_list("broker", "broker_queue"),
+        *queues.values_list("pool__broker", "broker_queue")[:QUEUES_LOOKED_AT],
+    ]:
         found[broker].append(broker_queue)
     return found
 

@@ -270,11 +270,9 @@ class Crew:
         self.workers.append(self.stage.python(*arguments, url=self.database.url, name="worker").process)
 
     def _all_queues_are_there(self) -> bool:
-        wanted = self.database.value("SELECT count(DISTINCT (pool_id, tenant_id)) FROM beatkeeper_job")
-        broker_queues = [
-            broker_queue
-            for (broker_queue,) in self.database.rows("SELECT broker_queue FROM beatkeeper_queue")
-        ]
+        wanted = self.database.value("SELECT count(DISTINCT pool_id) FROM beatkeeper_job")
+        named = "SELECT broker_queue FROM beatkeeper_pool WHERE broker_queue <> ''"
+        broker_queues = [broker_queue for (broker_queue,) in self.database.rows(named)]
         try:
             with self.stage.channel() as channel:
                 for queue in broker_queues:

@@ -213,7 +213,7 @@ def queues(session: Session) -> list[str]:
     return [
         broker_queue
         for (broker_queue,) in session.execute(
-            "SELECT broker_queue FROM beatkeeper_queue ORDER BY broker_queue"
+            "SELECT broker_queue FROM beatkeeper_queue UNION SELECT broker_queue FROM beatkeeper_pool"
         ).fetchall()
     ]
 

@@ -71,7 +71,7 @@ def test_a_whole_number_is_read_however_json_writes_it() -> None:
 
 
 def test_a_wakeup_keeps_its_task_and_its_headers() -> None:
-    sent = message(Wakeup("bk.default.acme.v2", "3:4", 5, tries=1), "an-id", "1@host")
+    sent = message(Wakeup("bk.default.acme.v2", "3:4", tries=1), "an-id", "1@host")
     headers = sent.properties["application_headers"]
     assert TASK == NAME == "beatkeeper.run" and QUEUE_HEADER == "beatkeeper_queue"
     ours = {name: value for name, value in headers.items() if name.startswith("beatkeeper_")}
@@ -82,17 +82,8 @@ def test_a_wakeup_keeps_its_task_and_its_headers() -> None:
     assert problem_with(received) == ""
 
 
-@pytest.mark.parametrize(
-    ("broker", "dedicated", "name"),
-    [
-        ("", True, "bk.reports.acme.v2"),
-        ("", False, "bk.reports.class.3.v2"),
-    ],
-)
-def test_broker_queues_keep_their_names(
-    broker: str, dedicated: bool, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_broker_queues_of_tenants_keep_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "QUEUE_PREFIX", "bk")
-    pool: Any = SimpleNamespace(slug="reports", broker=broker)
-    queue: Any = SimpleNamespace(slug="acme", tenant_id=3)
-    assert broker_queue_name(pool, queue, dedicated) == name
+    pool: Any = SimpleNamespace(slug="reports", broker="")
+    queue: Any = SimpleNamespace(slug="acme")
+    assert broker_queue_name(pool, queue) == "bk.reports.acme.v2"

@@ -531,18 +531,18 @@ def test_queues_without_queue_or_consumer_are_reported(settings: Any, broker_url
     settings.BROKERS = {"payments": broker_url}
     there, missing = (f"{settings.QUEUE_PREFIX}.{uuid4().hex}" for _ in range(2))
     for name in (there, missing):
-        job = make_job(pool=make_pool(broker="payments"))
-        queue = make_queue(job)
-        queue.broker_queue = name
-        queue.save()
+        job = make_job(pool=make_pool(broker="payments", broker_queue=name))
         make_run(job, LiveState.QUEUED)
+    # A tenant's own workers have a broker queue of theirs.
+    own = make_queue(job).broker_queue
+    make_worker(job.pool, tenant=job.tenant)
     with Broker(broker_url) as link:
         held = kombu.Queue(there, channel=link.default_channel)
         held.declare()
         reported = problems(broker.broker_queues)
         deaf = said(broker.broker_queues, Level.NOTE)
         held.delete()
-    assert missing in reported and there not in reported
+    assert missing in reported and own in reported and there not in reported
     assert there in deaf and "fed from the database" in deaf
 
 

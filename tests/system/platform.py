@@ -274,6 +274,15 @@ class Platform:
                 return 0, 0
         return declared.message_count, declared.consumer_count
 
+    def broker_queue(self) -> str:
+        """Return the name of the pool's queue; empty while no scheduler has named it."""
+        (row,) = self.rows("SELECT broker_queue FROM beatkeeper_pool WHERE id = %s", self.pool.pk)
+        return str(row["broker_queue"])
+
+    def consumers(self) -> int:
+        queue = self.broker_queue()
+        return self.queue(queue)[1] if queue else 0
+
     def purge(self, name: str) -> int:
         with kombu.Connection(self.broker_url, connect_timeout=5) as broker:
             channel: Any = broker.channel()

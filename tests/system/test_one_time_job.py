@@ -27,10 +27,7 @@ def test_a_one_time_job_two_seconds_ahead_runs_once_and_on_time(platform: Platfo
     for scheduler in (platform.scheduler(), platform.scheduler()):
         scheduler.wait_for_output("trigger is at work")
     platform.worker()
-    # The first run of a queue waits for the worker to hear of the queue; that is another test's matter.
-    platform.run_of(platform.run_once(), "succeeded")
-    (queue,) = platform.rows("SELECT broker_queue FROM beatkeeper_queue")
-    platform.wait(lambda: platform.queue(queue["broker_queue"])[1], 20, "the worker to listen to the queue")
+    platform.wait(lambda: platform.consumers(), 20, "the worker to listen to its pool's queue")
     at = datetime.now(timezone.utc) + timedelta(seconds=2)
     job = platform.post(schedule={"at": at.isoformat()})
     run = platform.run_of(job, "succeeded")
@@ -57,17 +54,11 @@ def test_a_failing_job_is_tried_as_often_as_it_says_and_ends_dead(platform: Plat
     assert "as asked" in platform.log_of(run)
 
 
-def test_a_tenant_that_comes_while_the_worker_runs_gets_a_queue_it_listens_to(platform: Platform) -> None:
+def test_the_first_run_of_a_new_tenant_comes_by_wakeup(platform: Platform) -> None:
     platform.scheduler()
-    worker = platform.worker()
-    platform.run_of(platform.run_once(), "succeeded")
+    worker = platform.worker(BEATKEEPER_FEED_AFTER_SECONDS="30")
+    platform.wait(lambda: platform.consumers(), 20, "the worker to listen to its pool's queue")
     newcomer = make_tenant()
-    # The first runs of a queue may be fed: its queue is younger than they are.
-    platform.run_of(platform.run_once(newcomer), "succeeded")
-    (queue,) = platform.rows("SELECT broker_queue FROM beatkeeper_queue WHERE tenant_id = %s", newcomer.pk)
-    platform.wait(
-        lambda: platform.queue(queue["broker_queue"])[1], 20, "the worker to listen to the new queue"
-    )
     run = platform.run_of(platform.run_once(newcomer), "succeeded")
     (witness,) = platform.witnessed(run["id"])
     assert witness.pid in worker.children()

@@ -11,13 +11,12 @@ import pytest
 from django.conf import settings
 
 from jobs.access.api_keys import revoke_key
-from jobs.models import Role
+from jobs.models import Role, Tenant
 from runs.models import Queue, WorkerNode
-from runs.scheduler.broker.config import CLASSIC
 from runs.scheduler.broker.users import Rabbitmqctl, make_user
 from tests.support.api_client import Caller
 from tests.support.certificates import OwnCA
-from tests.support.factories import make_key
+from tests.support.factories import make_key, make_tenant
 from tests.support.ports import answers, free_port
 from tests.support.processes import Processes, RealProcess
 from tests.support.servers.api import serve
@@ -200,22 +199,24 @@ def test_what_a_worker_runs_ends_with_its_key_and_goes_to_another(
 def test_wakeups_that_are_not_its_own_to_read_cost_it_time_and_no_run(
     platform: Platform, api: Api, key: str, own_ca: OwnCA, private_rabbitmq: PrivateRabbitMQ
 ) -> None:
-    """In a queue that small tenants share."""
+    """By a user that was made for another tenant."""
     with our_connection():
-        shared = f"{settings.QUEUE_PREFIX}.{platform.pool.slug}.class.3.{CLASSIC[0]}"
-        Queue.objects.create(pool=platform.pool, tenant=platform.tenant, broker_queue=shared)
-    address = wakeups_at(platform, private_rabbitmq)
+        other = make_tenant()
+        platform.pool.tenants.add(other)
+    address = wakeups_at(platform, private_rabbitmq, other)
     worker = remote(platform, api, key, own_ca, BEATKEEPER_BROKER_URL=address)
     for _ in range(2):
         platform.run_of(platform.run_once(), "succeeded")
-    output = worker.process.wait_for_output(f"{shared} is not ours to read")
-    assert output.count("is not ours to read") == 1
-    assert platform.queue(shared)[1] == 0
-
-
-def wakeups_at(platform: Platform, broker: PrivateRabbitMQ) -> str:
     with our_connection():
-        user = make_user(platform.tenant, platform.pool, Rabbitmqctl([broker.ctl_command()]).make)
+        own = Queue.objects.get(tenant=platform.tenant).broker_queue
+    output = worker.process.wait_for_output(f"{own} is not ours to read")
+    assert output.count("is not ours to read") == 1
+    assert platform.queue(own)[1] == 0
+
+
+def wakeups_at(platform: Platform, broker: PrivateRabbitMQ, tenant: Tenant | None = None) -> str:
+    with our_connection():
+        user = make_user(tenant or platform.tenant, platform.pool, Rabbitmqctl([broker.ctl_command()]).make)
     return f"amqp://{user.name}:{user.password}@127.0.0.1:{broker.port}/{broker.vhost}"
 
 

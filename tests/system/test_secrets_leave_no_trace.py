@@ -25,8 +25,7 @@ from django.contrib.auth import get_user_model
 from django.test import Client
 from django.urls import reverse
 
-from jobs.models import Job, Role, Secret
-from runs.models import Queue
+from jobs.models import Job, Pool, Role, Secret
 from scheduler_project.sdk.secret_values.masking import MASK
 from tests.support.api_client import Caller
 from tests.support.certificates import OwnCA
@@ -291,7 +290,7 @@ def test_no_secret_is_found_anywhere_after_real_runs(
 
 def queues(platform: Platform) -> set[str]:
     """Of both pools. Other queues of this run may hold what other tests left there."""
-    queues = {row["broker_queue"] for row in platform.rows("SELECT broker_queue FROM beatkeeper_queue")}
+    queues = {row["broker_queue"] for row in platform.rows("SELECT broker_queue FROM beatkeeper_pool")}
     assert len(queues) == 2
     return queues
 
@@ -392,7 +391,7 @@ def assert_the_search_finds_what_is_there(scene: Scene, processes: Processes) ->
     child = processes.start("sleep", "60", env=env, name="planted")
     drained = len(scene.traces.messages)
     with our_connection():
-        queue = Queue.objects.exclude(broker_queue="").values_list("broker_queue", flat=True)[0]
+        queue = Pool.objects.exclude(broker_queue="").values_list("broker_queue", flat=True)[0]
         with kombu.Connection(platform.broker_url) as broker:
             channel: Any = broker.default_channel
             channel.basic_publish(

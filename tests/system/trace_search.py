@@ -17,6 +17,7 @@ import kombu
 import psycopg
 from psycopg import sql
 
+from jobs.models import Pool
 from runs.models import Queue
 from tests.support.leftovers import listed_queues
 from tests.system.platform import Platform
@@ -85,6 +86,7 @@ class Traces:
         prefix = os.environ["BEATKEEPER_QUEUE_PREFIX"]
         known = {
             *Queue.objects.values_list("broker_queue", flat=True),
+            *Pool.objects.exclude(broker_queue="").values_list("broker_queue", flat=True),
             self.platform.own_queue,
             f"{prefix}.dead",
         }

@@ -1,4 +1,4 @@
-"""Make the frames of a wake-up: once per broker queue, queue and priority; then only its id is put in.
+"""Make the frames of a wake-up: once per broker queue and queue; then only its id is put in.
 
 A wake-up is what a stock Celery worker accepts as a task of protocol 2 (a missing key would crash it), so any consumer
 and every tool of the broker can read one. py-amqp itself writes the pattern.
@@ -30,7 +30,6 @@ FRAME_MAX = 131_072
 class Wakeup(NamedTuple):
     broker_queue: str
     queue: str
-    priority: int
     tries: int = 0
 
 
@@ -108,5 +107,4 @@ def message(wakeup: Wakeup, identity: str, origin: str) -> Any:
         reply_to="",
         # Not written to disk: a wake-up that a restart of the broker loses costs two seconds.
         delivery_mode=1,
-        priority=wakeup.priority,
     )

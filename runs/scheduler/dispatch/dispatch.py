@@ -13,12 +13,9 @@ from fractions import Fraction
 from math import ceil
 from uuid import UUID
 
-from django.conf import settings
-
 from runs import transitions
 from runs.events import Event, QueuesHeld, RunsBlocked, RunsQueued, emit
 from runs.reasons import NOT_HELD, Reason
-from runs.scheduler.broker.config import HIGHEST_PRIORITY
 from runs.scheduler.broker.message import Wakeup
 from runs.scheduler.dispatch import fair_share as shares
 from runs.scheduler.dispatch.fair_share import QueueLoad
@@ -26,14 +23,13 @@ from runs.scheduler.dispatch.load import MAX_IN_A_PASS, DispatchedPool, PoolLoad
 from runs.scheduler.dispatch.queues import QueueRow
 from runs.scheduler.dispatch.selection import Candidate, Chosen, Gates, choose
 from runs.sql import Connection, array, change, rows
-from scheduler_project.sdk.ids import milliseconds
+from scheduler_project.sdk.ledger.interface import ALL_TENANTS
 
 # Runs of a queue that are read beyond those that may go, after a pass that met some that may not.
 MIN_DEPTH = 64
 MAX_DEPTH = 1024
 # Before every run of a queue.
 BEGINNING = (-(2**63), str(UUID(int=0)))
-WAKEUPS_PER_SLOT = 2
 # Room given to queues that have no runs for it is passed on to the others so many times.
 MAX_ROUNDS = 4
 # The columns of a queue that a pass writes.
@@ -48,7 +44,7 @@ class Dispatched:
     # Queues that are held since this pass, by tenant, with the reason.
     held: dict[int, str] = field(default_factory=dict)
     wakeups: list[Wakeup] = field(default_factory=list)
-    # Broker queues that this pass made.
+    # Broker queues of tenants with workers of their own.
     broker_queues: list[str] = field(default_factory=list)
     # Ready runs were left, and windows may have room for them soon.
     waiting: bool = False
@@ -98,54 +94,55 @@ class DispatchPass(PoolLoad):
     done: Dispatched = field(default_factory=Dispatched)
     # Places that this pass has filled: by tenant if it has workers of its own, else for all together.
     filled: defaultdict[int | None, Fraction] = field(default_factory=lambda: defaultdict(Fraction))
+    # Runs that this pass has handed over, by tenant.
+    handed: Counter[int] = field(default_factory=Counter)
 
     def run(self) -> Dispatched:
         self._see_workers()
         self._find_queues()
         self._read_queues()
-        self.done.broker_queues = self._make_queues()
+        self._make_queues()
         self._uncount_returned()
-        handed: Counter[int] = Counter()
         if self.memory.workers.nodes:
             self.done.waiting = bool(self.ready)
             self._count_what_only_own_workers_know()
             self._weigh()
             self._recall()
-            handed = self._hand_over_in_rounds()
-        self._write_queues(handed)
+            self._hand_over_in_rounds()
+            self.done.wakeups = self._wakeups()
+            self.done.broker_queues = [
+                queue.broker_queue for tenant, queue in self.queues.items() if self.slots[tenant]
+            ]
+        self._write_queues()
         return self.done
 
-    def _hand_over_in_rounds(self) -> Counter[int]:
+    def _hand_over_in_rounds(self) -> None:
         """Give slots to the queue furthest below its share, and pass on what it cannot use.
 
-        So no queue waits for slots that stay idle. Returns how many runs each queue handed over, at most the batch
-        size.
+        So no queue waits for slots that stay idle. At most the batch size is handed over.
         """
-        handed: Counter[int] = Counter()
         for _ in range(MAX_ROUNDS):
-            own, given = self._share_out(handed)
+            own, given = self._share_out()
             if not given:
                 break
             round_handed = self._hand_over(own, given)
-            handed += round_handed
             if all(round_handed[tenant] == count for tenant, count in given.items()):
                 break
             for tenant, count in given.items():
                 self.loads[tenant].ready = round_handed[tenant] == count
-        return handed
 
-    def _share_out(self, handed: Counter[int]) -> tuple[Counter[int], Counter[int]]:
+    def _share_out(self) -> tuple[Counter[int], Counter[int]]:
         """Return how many more runs each queue may hand over to its own workers, and in all."""
-        left = self.memory.batch.size - handed.total()
-        own, loads = shares.share_out_own(self._loads_after(handed), left)
+        left = self.memory.batch.size - self.handed.total()
+        own, loads = shares.share_out_own(self._loads_now(), left)
         tenants = max(self.pool.queues, self.pool.tenants)
         kept = shares.reserve(self.shared_slots, tenants)
         given = shares.share_out(self.shared_slots, loads, tenants, kept, left - own.total())
         return own, own + Counter(given)
 
-    def _loads_after(self, handed: Counter[int]) -> Iterator[QueueLoad]:
+    def _loads_now(self) -> Iterator[QueueLoad]:
         for tenant, load in self.loads.items():
-            count = handed[tenant]
+            count = self.handed[tenant]
             most = None if load.most is None else load.most - count
             yield replace(load, queued=load.queued + count, most=most) if count else load
 
@@ -164,7 +161,7 @@ class DispatchPass(PoolLoad):
         self.done.blocked += transitions.mark_blocked(self.connection, chosen.blocked)
         self.done.reasons.update(chosen.blocked.values())
         self.done.queued += len(chosen.going)
-        self.done.wakeups += self._wakeups(chosen.going)
+        self._fill_places(chosen.going)
         return chosen.handed
 
     def _remember(self, chosen: Chosen, given: Counter[int], read_to: Mapping[int, tuple[int, str]]) -> None:
@@ -235,37 +232,59 @@ class DispatchPass(PoolLoad):
             return Reason.UNKNOWN_TARGET
         return ""
 
-    def _wakeups(self, going: Sequence[Candidate]) -> Iterator[Wakeup]:
-        """Make one wake-up for each place, with its first run's aged priority; equal ones of a queue are one object.
+    def _fill_places(self, going: Sequence[Candidate]) -> None:
+        """Count the places that these runs fill.
 
-        Any worker of the pool takes runs of all queues, so these fill places together. A tenant's own workers take no
-        others, so the runs of such a tenant have places of their own. Of very short runs, marked far ahead, no more
-        wake-ups are sent than twice the slots that could work on them.
+        Workers for all tenants take runs of all queues, so these fill places together. A tenant's own workers take no
+        others: their slots are filled first, and alone with what nobody else knows.
         """
-        most = WAKEUPS_PER_SLOT * self.slots.total()
-        at, bound = milliseconds(self.now), 1000 * int(settings.STARVATION_BOUND_SECONDS)
-        made: dict[tuple[int, int], Wakeup] = {}
+        own_targets = self.memory.workers.own_targets
         for run in going:
-            load = self.loads[run.tenant_id]
-            place = run.tenant_id if load.has_own_workers else None
-            begun = ceil(self.filled[place])
-            self.filled[place] += Fraction(1, load.per_place)
-            if begun >= most or begun == ceil(self.filled[place]):
-                continue
-            level = max(0, min(HIGHEST_PRIORITY, (at - run.rank) * HIGHEST_PRIORITY // bound))
-            if (run.tenant_id, level) not in made:
-                queue = f"{self.pool.id}:{run.tenant_id}"
-                made[run.tenant_id, level] = Wakeup(self.queues[run.tenant_id].broker_queue, queue, level)
-            yield made[run.tenant_id, level]
+            tenant, load = run.tenant_id, self.loads[run.tenant_id]
+            only_own = not self.slots[None] or run.target_key in own_targets.get(tenant, ())
+            of_own = load.has_own_workers and (only_own or self.filled[tenant] < self._free_slots(tenant))
+            self.handed[tenant] += 1
+            per_place = load.per_place_among(load.queued + self.handed[tenant])
+            self.filled[tenant if of_own else None] += Fraction(1, per_place)
 
-    def _write_queues(self, handed: Counter[int]) -> None:
+    def _wakeups(self) -> list[Wakeup]:
+        """Make a wake-up for each place, as far as slots are free; others are owed to the next passes.
+
+        Who works asks for more by itself while much is queued, and a wake-up for it would find nothing.
+        """
+        wakeups: list[Wakeup] = []
+        queued: defaultdict[int | None, Fraction] = defaultdict(Fraction)
+        for tenant, load in self.loads.items():
+            queued[tenant if load.has_own_workers else None] += Fraction(
+                load.queued, load.per_place_among(load.queued)
+            )
+        # What was owed may have been claimed since.
+        owed = {of: min(places, queued[of]) for of, places in self.memory.owed.items()}
+        self.memory.owed = {}
+        for of in self.filled.keys() | owed.keys():
+            places = self.filled[of] + owed.get(of, Fraction())
+            count = min(ceil(places), max(0, round(self._free_slots(of))))
+            if count:
+                broker_queue = self.pool.broker_queue if of is None else self.queues[of].broker_queue
+                wakeups += [Wakeup(broker_queue, f"{self.pool.id}:{of or ALL_TENANTS}")] * count
+            if places > count:
+                self.memory.owed[of] = places - count
+        return wakeups
+
+    def _free_slots(self, of: int | None) -> float:
+        """Return how many slots of a tenant's own workers are free, or of all others."""
+        if of is not None:
+            return self.slots[of] - (self.loads[of].own_running if of in self.loads else 0)
+        return self.shared_slots - sum(load.running - load.own_running for load in self.loads.values())
+
+    def _write_queues(self) -> None:
         changed = []
         for tenant, queue in self.queues.items():
             load = self.loads.get(tenant)
-            queued = load.queued + handed[tenant] if load else 0
-            occupied = load.runs + handed[tenant] if load else 0
-            if tenant in handed:
-                queue = queue.spend(handed[tenant], self.now)
+            queued = load.queued + self.handed[tenant] if load else 0
+            occupied = load.runs + self.handed[tenant] if load else 0
+            if tenant in self.handed:
+                queue = queue.spend(self.handed[tenant], self.now)
                 self.memory.queues[tenant].occupied = occupied
             reason = self._reason(queue, occupied)
             if reason not in (queue.reason, *NOT_HELD):

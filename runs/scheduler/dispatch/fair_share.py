@@ -45,8 +45,11 @@ class QueueLoad:
     keeps_to_own: bool = False
     # Runs it is expected to free before the next look, to be queued beyond its slots.
     turnover: float = 0.0
-    # Runs that together take a slot for 100 ms, and so one place.
+    # Runs that together take a slot for 100 ms, and so one place: not more of them than ended lately.
     per_place: int = 1
+    # So many would do it by their length, and so few are known to be as short.
+    fitting: int = 1
+    known_short: float = 0
     # It frees slots all the time.
     quick: bool = False
     # Its runs that ended in the last second.
@@ -64,7 +67,11 @@ class QueueLoad:
     @property
     def waiting(self) -> float:
         """Return the places that queued runs take; negative if fewer are queued than it frees until the next pass."""
-        return (self.queued - self.turnover) / self.per_place
+        return (self.queued - self.turnover) / self.per_place_among(self.queued)
+
+    def per_place_among(self, queued: int) -> int:
+        """Return how many runs fill a place if so many are queued: as many as fit, if no more than ended lately."""
+        return self.fitting if 0 < queued <= self.known_short else self.per_place
 
     @property
     def taken(self) -> float:
@@ -73,7 +80,9 @@ class QueueLoad:
 
     def to_be_held(self, share: float) -> float:
         """Return what it holds at the next pass if it gets nothing; above its share nothing it frees is replaced."""
-        return self.running + (self.waiting if self.running <= share else self.queued / self.per_place)
+        if self.running <= share:
+            return self.running + self.waiting
+        return self.running + self.queued / self.per_place_among(self.queued)
 
 
 def reserve(capacity: float, queues_of_pool: int) -> int:
@@ -181,7 +190,7 @@ def share_out(
     heapify(contenders)
     while contenders and free > -slack and most > 0:
         virtual_time, tenant, held, load = contenders[0]
-        part = 1 / load.per_place
+        part = 1 / load.per_place_among(load.queued + given.get(tenant, 0) + 1)
         has_some = load.running or load.queued or tenant in given
         if has_some and held + part > share * load.weight and idle <= (quick_kept if load.quick else kept):
             heappop(contenders)

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, time, timezone
+from fractions import Fraction
 from typing import NamedTuple
 from uuid import UUID
 
@@ -21,7 +22,6 @@ from runs.scheduler.partitions.batch_size import BatchSize
 from runs.scheduler.trigger.suspensions import read_suspensions
 from runs.sql import Connection, change, rows
 
-CLASS_QUEUES = 8
 MAX_IN_A_PASS = 2000
 
 
@@ -30,6 +30,8 @@ class PoolMemory:
     """What is remembered of a pool from pass to pass; losing it costs a second of ramp-up."""
 
     queues: QueueMemories = field(default_factory=QueueMemories)
+    # Places without a wake-up, because no slot was free: of a tenant's own workers, and of all others together.
+    owed: dict[int | None, Fraction] = field(default_factory=dict)
     workers: PoolWorkers = field(default_factory=PoolWorkers)
     batch: BatchSize = field(default_factory=lambda: BatchSize("dispatch", MAX_IN_A_PASS))
 
@@ -43,6 +45,7 @@ class DispatchedPool(NamedTuple):
     tenants: int
     exported: Sequence[str]
     broker: str
+    broker_queue: str
 
 
 @dataclass(eq=False, repr=False)
@@ -112,23 +115,18 @@ class PoolLoad:
         self.stored = {row[0]: QueueRow(*row) for row in rows(self.connection, "queues", values)}
         self.queues = dict(self.stored)
 
-    def _make_queues(self) -> list[str]:
-        """Make the queues of tenants whose first ready run in the pool this is, and return their broker queues."""
+    def _make_queues(self) -> None:
+        """Make the queues of tenants whose first ready run in the pool this is."""
         with_work = sorted(self.ready | self.held.keys())
         missing = [self.queues[tenant] for tenant in with_work if self.queues[tenant].queue_id is None]
         if not missing:
-            return []
-        room = settings.DEDICATED_QUEUES - self.pool.queues
-        broker_queues = [
-            broker_queue_name(self.pool, queue, dedicated=number < room or not self.pool.shared)
-            for number, queue in enumerate(missing)
-        ]
+            return
         tenants = [queue.tenant_id for queue in missing]
+        broker_queues = [broker_queue_name(self.pool, queue) for queue in missing]
         made = {"pool": self.pool.id, "tenants": tenants, "broker_queues": broker_queues}
         change(self.connection, "make_queues", made)
         self.pool = self.pool._replace(queues=self.pool.queues + len(missing))
         self._read_queues()
-        return [self.queues[tenant].broker_queue for tenant in tenants]
 
     def _uncount_returned(self) -> None:
         """Take runs that came back before they were claimed, as after a pause, out of the day's count."""
@@ -182,10 +180,6 @@ class PoolLoad:
             self.queues[tenant] = queue
 
 
-def broker_queue_name(pool: DispatchedPool, queue: QueueRow, dedicated: bool) -> str:
-    """Name a broker queue, with the version of its arguments.
-
-    A slug has no dot, so the name of a class queue is never a tenant's.
-    """
-    own = queue.slug if dedicated else f"class.{queue.tenant_id % CLASS_QUEUES}"
-    return f"{settings.QUEUE_PREFIX}.{pool.slug}.{own}.{queue_version(pool.broker)}"
+def broker_queue_name(pool: DispatchedPool, queue: QueueRow) -> str:
+    """Name the broker queue that wakes a tenant's own workers, with the version of its arguments."""
+    return f"{settings.QUEUE_PREFIX}.{pool.slug}.{queue.slug}.{queue_version(pool.broker)}"

@@ -112,13 +112,25 @@ class QueueMemory:
 
         A run that was in no pass at all may have been short by chance.
         """
+        return max(1, int(min(MAX_BATCH, self.length.ended, *self._short_enough())))
+
+    def fitting(self, of_pool: RunLength) -> int:
+        """Return how many runs fit into the time of a batch: of a queue that no pass saw at work by the pool's average.
+
+        Most queues start a short run now and then.
+        """
+        short_enough = self._short_enough()
+        if not short_enough and of_pool.slot_seconds:
+            short_enough = [BATCH_SECONDS * of_pool.ended / of_pool.slot_seconds]
+        return max(self.per_place(), int(min(MAX_BATCH, *short_enough)) if short_enough else 1)
+
+    def _short_enough(self) -> list[float]:
         ended, slot_seconds = self.ended_recently(), sum(seen.slot_seconds for seen in self.seen)
         per_slot = [(self.length.ended, self.length.slot_seconds)]
         # A long run counts at once.
         if slot_seconds > BATCH_SECONDS:
             per_slot.append((ended, slot_seconds))
-        short_enough = [BATCH_SECONDS * ended / seconds for ended, seconds in per_slot if seconds]
-        return max(1, int(min(MAX_BATCH, self.length.ended, *short_enough)))
+        return [BATCH_SECONDS * ended / seconds for ended, seconds in per_slot if seconds]
 
     def freed_per_second(self, at: float, seconds: float) -> float:
         return sum(seen.freed for seen in self.seen if seen.at >= at - seconds) / seconds
@@ -132,6 +144,8 @@ class QueueMemories(dict[int, QueueMemory]):
     def __init__(self, memories: Mapping[int, QueueMemory] | None = None) -> None:
         super().__init__(memories or {})
         self._lengths: dict[int, RunLength] = {}
+        # Of the runs of all queues.
+        self._of_pool = RunLength()
 
     def look(self, loads: Mapping[int, QueueLoad], at: float) -> None:
         """Put into each load what is remembered of its queue."""
@@ -140,9 +154,11 @@ class QueueMemories(dict[int, QueueMemory]):
         # A queue that comes back starts where the least served one is: nobody saves up shares while idle, and
         # slots that were idle otherwise count against nobody.
         floor = min((self[tenant].served for tenant in loads if tenant in self), default=0.0)
+        ended, slot_seconds = 0, 0.0
         for tenant in self.keys() - loads.keys():
             idle = self.pop(tenant)
             idle.length.note(at, idle.occupied, 0.0)
+            ended += idle.occupied
             self._lengths[tenant] = idle.length
         while len(self._lengths) > MAX_LENGTHS:
             del self._lengths[next(iter(self._lengths))]
@@ -154,10 +170,16 @@ class QueueMemories(dict[int, QueueMemory]):
             if memory is None:
                 memory = self[tenant] = QueueMemory(floor, self._lengths.pop(tenant, RunLength()))
             memory.look(at, since, load)
+            ended += memory.seen[-1].ended
+            slot_seconds += memory.seen[-1].slot_seconds
+        self._of_pool.note(at, ended, slot_seconds)
+        for tenant, load in loads.items():
+            memory = self[tenant]
             load.served = memory.served
             load.turnover = memory.freed_per_second(at, TURNOVER_SECONDS) * ahead
             if alone:
                 load.turnover = max(load.turnover, memory.ran_dry)
             load.ended_recently, load.per_place = memory.ended_recently(), memory.per_place()
+            load.fitting, load.known_short = memory.fitting(self._of_pool), memory.length.ended
             load.keeps_to_own = abs(at - memory.kept_to_own_at) < KEEPS_TO_OWN_SECONDS
             load.quick = memory.freed_per_second(at, QUICK_SECONDS) >= QUICK_PER_SECOND

@@ -45,6 +45,8 @@ logger = logging.getLogger(__name__)
 
 CLAIM_PATIENCE = 10.0
 PAUSE = 0.2
+# A wake-up waits twice as long for a slot.
+SHORT_BATCH = 0.5
 
 
 class ClaimLoop:
@@ -92,7 +94,7 @@ class ClaimLoop:
                     completed = self._execute_batch(owned_slot, interrupts, request, claims)
                     done, ended = done + len(completed), time.monotonic()
                     # What was queued during a short batch has wake-ups that still wait for a slot.
-                    none_left = claims[0].none_left and ended - began < batching.BATCH_SECONDS
+                    none_left = claims[0].none_left and ended - began < SHORT_BATCH
                     goes_on = completed and not none_left and self.may_claim() and ended < until
                     request = self.next_request(queue) if goes_on else None
                     claims = self._report(owned_slot, completed, request)

@@ -82,15 +82,17 @@ CROSS JOIN LATERAL (
 LIMIT 1
 
 -- fragment: claiming_worker
--- The worker that claims, if it lives, and how many runs a slot of it may take: twice its share of what is queued for
--- this worker's tenant, or for all, or others were idle.
+-- The worker that claims, if it lives, and how many runs a slot of it may take. A worker that does not know how long they
+-- take gets twice a slot's share of what is queued for its tenant, or for all, or others were idle.
 worker AS MATERIALIZED (
     SELECT worker.tenant_id, greatest(1, slots) AS slots
     FROM beatkeeper_worker_node worker
     WHERE incarnation = %(worker)s AND pool_id = %(pool_id)s AND {{living_worker(worker, clock_timestamp())}}
 ), share AS MATERIALIZED (
     SELECT queued,
-           CASE WHEN %(most)s = 1 THEN 1 ELSE least(%(most)s, ceil(2 * queued / slots::float8)::int) END AS runs
+           CASE WHEN %(most)s = 1 THEN 1
+                WHEN %(timed_tenants)s::int[] IS NULL THEN least(%(most)s, ceil(2 * queued / slots::float8)::int)
+                ELSE %(most)s END AS runs
     FROM worker CROSS JOIN LATERAL (
         SELECT count(*) AS queued
         FROM (SELECT FROM beatkeeper_live_run live
@@ -100,11 +102,6 @@ worker AS MATERIALIZED (
               ORDER BY live.tenant_id LIMIT %(most)s * worker.slots + 1) bounded
     ) counted
 )
-
--- fragment: runs_to_look_at
--- The share of a slot, and what it may do in 20 ms, because a claim itself takes a few. A run is expected to take 1 ms or
--- more, so these are 20 at most.
-(SELECT least(%(most)s, greatest(runs, CASE WHEN %(timed_tenants)s::int[] IS NULL THEN 1 ELSE 20 END)) FROM share)
 
 -- fragment: queued_first
 SELECT live.id, live.tenant_id, live.queued_at FROM beatkeeper_live_run live
@@ -119,8 +116,7 @@ WHERE live.state = 'queued' AND live.pool_id = %(pool_id)s AND live.tenant_id = 
 ORDER BY live.rank
 
 -- fragment: first_of_a_slot(runs, place)
--- Of the first the share of a slot, as far as it is expected to do that in the time of a batch; what it does in 20 ms,
--- also beyond its share; and one however long it takes.
+-- The first that a slot is expected to do in the time of a batch, and one however long it takes.
 SELECT * FROM (
     SELECT queued_run.*, row_number() OVER turn AS turn,
            sum(CASE WHEN %(timed_tenants)s::int[] IS NULL THEN 0 ELSE coalesce(expected.ms, %(batch_ms)s) END)
@@ -130,7 +126,6 @@ SELECT * FROM (
     WINDOW turn AS (ORDER BY {{place}}, id)
 ) summed
 WHERE turn = 1 OR (turn <= (SELECT runs FROM share) AND until_ms <= %(batch_ms)s)
-   OR (until_ms <= 20 AND %(timed_tenants)s::int[] IS NOT NULL)
 
 -- fragment: claimed_from_picked
 -- A run that is held by a pause or a blackout, or no longer permitted in the pool, goes back to ready by the same
@@ -170,7 +165,7 @@ SELECT moved.id AS run_id, moved.state, moved.claim_seq, moved.claim_token AS to
        moved.claimed_at, moved.input, moved.gated, moved.traceparent, moved.losses,
        numbered.job_name, numbered.target, numbered.timeout_ms, numbered.retry, numbered.tenant,
        numbered.allowed_hosts,
-       -- A claim of one does not count what is queued.
-       %(most)s > 1 AND share.queued <= numbered.moved AS none_left
-FROM moved JOIN numbered USING (id) CROSS JOIN share
+       -- Others have wake-ups for the few that are left. A claim of one does not count what is queued.
+       %(most)s > 1 AND share.queued <= worker.slots * numbered.moved AS none_left
+FROM moved JOIN numbered USING (id) CROSS JOIN share CROSS JOIN worker
 ORDER BY moved.claim_token

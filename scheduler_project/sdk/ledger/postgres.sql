@@ -16,11 +16,13 @@ ON CONFLICT (incarnation) DO UPDATE SET last_beat_at = clock_timestamp()
 RETURNING pool_id;
 
 -- name: queues
--- Queues of the pool made after the ones the worker knows; of a tenant's worker, that tenant's alone.
+-- Where the worker hears of work: of all tenants its pool's broker queue, named each time because it may be another one
+-- now; of a tenant's worker that tenant's, if it was made after the ones the worker knows.
+SELECT 0 AS id, id AS pool_id, 0 AS tenant_id, broker_queue FROM beatkeeper_pool
+WHERE id = %(pool_id)s AND %(of_tenant)s::int IS NULL
+UNION ALL
 SELECT id, pool_id, tenant_id, broker_queue FROM beatkeeper_queue
-WHERE pool_id = %(pool_id)s AND id > %(queues_after)s
-  AND (%(of_tenant)s::int IS NULL OR tenant_id = %(of_tenant)s)
-ORDER BY id;
+WHERE pool_id = %(pool_id)s AND tenant_id = %(of_tenant)s AND id > %(queues_after)s;
 
 -- name: heartbeat
 -- Renews the lease of a living incarnation. previous_beat_at moves only when the beat before was answered:
@@ -94,7 +96,7 @@ SELECT known_targets FROM beatkeeper_worker_node WHERE incarnation = %(incarnati
 -- would take every batch, so the runs queued first decide how many each queue gives, and rank decides which. Those runs
 -- are locked, so two claims at once never count one twice.
 WITH {{claiming_worker}}, seen AS MATERIALIZED (
-    {{queued_first}} LIMIT {{runs_to_look_at}}
+    {{queued_first}} LIMIT (SELECT runs FROM share)
 ), turns AS MATERIALIZED (
     -- No more are locked than are taken: other claims would find none, and their slots stay free.
     {{queued_first}} LIMIT (SELECT count(*) FROM ({{first_of_a_slot(seen, queued_at)}}) first)
@@ -119,7 +121,7 @@ WITH {{claiming_worker}}, seen AS MATERIALIZED (
 -- name: claim_of_queue
 -- The queue's lowest-ranked queued runs of targets we know become ours, if our incarnation lives.
 WITH {{claiming_worker}}, seen AS MATERIALIZED (
-    {{best_of_queue}} LIMIT {{runs_to_look_at}}
+    {{best_of_queue}} LIMIT (SELECT runs FROM share)
 ), best AS MATERIALIZED (
     -- The outer limit tells the planner how few they are.
     SELECT * FROM (

@@ -457,14 +457,28 @@ def test_heartbeat_does_not_name_work_the_worker_cannot_do(ledger: Ledger) -> No
     assert ledger.heartbeat(_beat(worker, 1)).work == []
 
 
-def test_heartbeat_tells_only_the_queues_made_since(postgres_ledger: PostgresLedger) -> None:
+def test_heartbeat_tells_a_tenants_worker_of_its_queue_made_since(postgres_ledger: PostgresLedger) -> None:
     job = make_job()
-    worker = make_worker(job.pool)
-    first = make_queue(job)
-    second = make_queue(make_job(pool=job.pool, tenant=make_tenant()))
-    assert [
-        queue.id for queue in postgres_ledger.heartbeat(_beat(worker, 1, queues_after=first.id)).queues
-    ] == [second.id]
+    worker = make_worker(job.pool, tenant=job.tenant)
+    make_queue(make_job(pool=job.pool, tenant=make_tenant()))
+    queue = make_queue(job)
+    postgres_ledger._of_tenant = job.tenant_id
+    told = [
+        postgres_ledger.heartbeat(_beat(worker, 1 + after, queues_after=after)).queues
+        for after in (0, queue.id)
+    ]
+    assert told == [[WorkQueue(queue.id, job.pool_id, job.tenant_id, queue.broker_queue)], []]
+
+
+def test_heartbeat_tells_other_workers_of_their_pools_queue_each_time(
+    postgres_ledger: PostgresLedger,
+) -> None:
+    pool = make_pool(broker_queue="bk.default.all.tenants.v2")
+    worker = make_worker(pool)
+    make_queue(make_job(pool=pool))
+    for number, name in enumerate(("bk.default.all.tenants.v2", "bk.default.all.tenants.q2"), start=1):
+        Pool.objects.update(broker_queue=name)
+        assert postgres_ledger.heartbeat(_beat(worker, number)).queues == [WorkQueue(0, pool.pk, 0, name)]
 
 
 def test_register_refuses_an_unknown_pool_by_its_name(postgres_ledger: PostgresLedger) -> None:
@@ -496,10 +510,12 @@ def test_a_declaration_that_cannot_be_kept_costs_no_other(
 
 
 def test_register_makes_the_incarnation_known_and_names_the_queues(ledger: Ledger) -> None:
-    job = make_job()
+    job = make_job(pool=make_pool(broker_queue="bk.default.all.tenants.v2"))
     queue = make_queue(job)
     info = _info(job.pool.slug)
-    assert ledger.register(info) == [WorkQueue(queue.id, job.pool_id, job.tenant_id, queue.broker_queue)]
+    of_pool = WorkQueue(0, job.pool_id, 0, "bk.default.all.tenants.v2")
+    of_tenant = WorkQueue(queue.id, job.pool_id, job.tenant_id, queue.broker_queue)
+    assert ledger.register(info) == [of_pool if isinstance(ledger, PostgresLedger) else of_tenant]
     assert WorkerNode.objects.get(incarnation=info.incarnation).known_targets == [TASK]
 
 

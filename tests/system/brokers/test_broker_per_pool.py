@@ -57,7 +57,7 @@ def by_wakeup(platform: Platform, job: Job, worker: Worker) -> int:
 
 
 def queue_of(platform: Platform, pool: Pool) -> str:
-    query = "SELECT broker_queue FROM beatkeeper_queue WHERE pool_id = %s"
+    query = "SELECT broker_queue FROM beatkeeper_pool WHERE id = %s"
     return str(platform.rows(query, pool.pk)[0]["broker_queue"])
 
 

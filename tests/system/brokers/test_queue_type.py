@@ -29,14 +29,12 @@ def test_runs_go_on_by_wakeup_when_the_queue_type_changes(
     scheduler = start_scheduler(platform, before, monkeypatch)
     worker = platform.worker(slots=2)
     runs_by_wakeup(platform, worker)
-    old = broker_queue_of(platform)
+    old = platform.broker_queue()
 
     scheduler.send(signal.SIGTERM)
     assert scheduler.wait(20) == 0
     scheduler = start_scheduler(platform, after, monkeypatch)
-    new = str(
-        platform.wait(lambda: broker_queue_of(platform) != old and broker_queue_of(platform), 30, "new")
-    )
+    new = str(platform.wait(lambda: platform.broker_queue() != old and platform.broker_queue(), 30, "new"))
     assert types(private_rabbitmq)[old] == before
     platform.wait(lambda: platform.queue(new)[1] == 1, 30, "a consumer of the new queue")
     # The worker that knew the old queue goes on with it, so that nothing stays there.
@@ -57,11 +55,6 @@ def runs_by_wakeup(platform: Platform, worker: Worker) -> None:
     pool = worker.children()
     ours = {str(run["id"]) for run in platform.runs(job)}
     assert sum(seen.run in ours and seen.pid in pool for seen in platform.witnessed()) > RUNS / 2
-
-
-def broker_queue_of(platform: Platform) -> str:
-    ((queue,),) = [row.values() for row in platform.rows("SELECT broker_queue FROM beatkeeper_queue")]
-    return str(queue)
 
 
 def types(rabbitmq: PrivateRabbitMQ) -> dict[str, str]:

@@ -13,18 +13,15 @@ def test_runs_whose_wakeups_were_purged_all_happen_once(platform_with_own_broker
     platform.scheduler()
     worker = platform.worker(slots=2)
     worker.wait_until_known()
-    # Before its queue exists: a consumer would take messages out of the queue.
+    # A consumer would take messages out of the queue; one that stands still gets one for each slot.
     send(signal.SIGSTOP, *worker.whole())
     # Dispatch queues as much as living slots can take soon; so many real ones do not fit this machine.
     make_worker(platform.pool, slots=RUNS, known_targets=[WITNESS])
     job = platform.run_often(RUNS)
-    (queue,) = platform.wait(
-        lambda: platform.rows("SELECT broker_queue FROM beatkeeper_queue"), 20, "the queue"
-    )
-
-    platform.wait(lambda: platform.queue(queue["broker_queue"])[0] == RUNS, 20, "all wake-ups")
-    assert platform.purge(queue["broker_queue"]) == RUNS
-    assert platform.queue(queue["broker_queue"]) == (0, 0)
+    queue = platform.wait(platform.broker_queue, 20, "the queue")
+    platform.wait(lambda: platform.queue(queue)[0] >= RUNS - 2, 20, "all wake-ups")
+    assert platform.purge(queue) >= RUNS - 2
+    assert platform.queue(queue)[0] == 0
     assert not platform.witnessed()
 
     send(signal.SIGCONT, *worker.whole())

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.conf import LazySettings
+from django.conf import LazySettings, settings
 from django.core.exceptions import ImproperlyConfigured, ValidationError
 
 from jobs.models import Pool
@@ -201,10 +201,10 @@ def test_each_pools_wakeups_go_to_its_broker(dispatching: DispatchLoop, publishe
         queues[broker] = job
     balance_anew(dispatching)
     for broker, job in queues.items():
-        queue = Queue.objects.get(pool=job.pool)
-        assert publishers.declared[broker] == {queue.broker_queue}
-        assert {wakeup.broker_queue for wakeup in publishers.offered[broker]} == {queue.broker_queue}
-        assert queue.reason == publishers.notices.get(broker, "")
+        pool = Pool.objects.get(pk=job.pool_id)
+        assert publishers.declared[broker] == {pool.broker_queue}
+        assert {wakeup.broker_queue for wakeup in publishers.offered[broker]} == {pool.broker_queue}
+        assert Queue.objects.get(pool=pool).reason == publishers.notices.get(broker, "")
         # A notice, not a stop.
         assert LiveRun.objects.filter(job=job, state=LiveState.QUEUED).exists()
 
@@ -227,31 +227,50 @@ def test_a_pool_may_move_to_another_broker_at_any_time(
     pool = make_pool()
     make_worker(pool)
     job = make_job(pool=pool)
-    make_run(job)
+    own = make_worker(pool, tenant=job.tenant)
+    queue = make_queue(job)
     balance_anew(dispatching)
-    before = Queue.objects.get()
-    assert before.broker_queue.endswith(".v2")
+    before, own_before = names(pool, queue)
+    assert before.endswith(".all.tenants.v2") and own_before.endswith(f".{job.tenant.slug}.v2")
 
     Pool.objects.update(broker="payments")
-    make_run(job)
+    for _ in range(6):
+        make_run(job)
     balance_anew(dispatching)
-    after = Queue.objects.get()
-    assert after.broker_queue == before.broker_queue.removesuffix(".v2") + ".q2"
-    assert publishers.declared == {"payments": {after.broker_queue}}
-    assert [wakeup.broker_queue for wakeup in publishers.offered["payments"]] == [after.broker_queue]
+    after = names(pool, queue)
+    assert after == (before.removesuffix(".v2") + ".q2", own_before.removesuffix(".v2") + ".q2")
+    assert publishers.declared == {"payments": set(after)}
+    assert {wakeup.broker_queue for wakeup in publishers.offered["payments"]} == set(after)
 
+    own.delete()
     Pool.objects.update(broker="")
     balance_anew(dispatching)
-    assert Queue.objects.get().broker_queue == before.broker_queue
-    assert publishers.declared == {"": {before.broker_queue}}
+    assert names(pool, queue) == (before, own_before)
+    assert publishers.declared == {"": {before}}
+
+
+def names(pool: Pool, queue: Queue) -> tuple[str, str]:
+    of_tenant = Queue.objects.get(pool=pool, tenant=queue.tenant).broker_queue
+    return Pool.objects.get(pk=pool.pk).broker_queue, of_tenant
 
 
 def test_nothing_is_renamed_while_nothing_changed(dispatching: DispatchLoop, publishers: Recorder) -> None:
-    queue = make_queue(make_job())
+    make_queue(make_job())
+    balance_anew(dispatching)
+    queue = Queue.objects.get()
     for _ in range(3):
-        balance_anew(dispatching)
         dispatching._declared = {}
+        balance_anew(dispatching)
     assert Queue.objects.get() == queue
+
+
+def test_class_queues_of_earlier_versions_become_the_tenants_own(dispatching: DispatchLoop) -> None:
+    queue = make_queue(make_job(pool=make_pool(slug="default")))
+    Queue.objects.update(broker_queue="bk.default.class.3.v2")
+    balance_anew(dispatching)
+    renamed = Queue.objects.get()
+    assert renamed.broker_queue == f"{settings.QUEUE_PREFIX}.default.{queue.tenant.slug}.v2"
+    assert renamed.pk > queue.pk
 
 
 def test_workers_hear_of_a_renamed_queue(dispatching: DispatchLoop, settings: LazySettings) -> None:
@@ -263,6 +282,6 @@ def test_workers_hear_of_a_renamed_queue(dispatching: DispatchLoop, settings: La
     balance_anew(dispatching)
     renamed = Queue.objects.filter(pk__gt=last.pk).order_by("pk")
     assert [row.broker_queue for row in renamed] == [
-        row.broker_queue.removesuffix("v2") + "q2" for row in (queue, last)
+        f"{settings.QUEUE_PREFIX}.default.{row.tenant.slug}.q2" for row in (queue, last)
     ]
     assert Queue.objects.count() == 2

@@ -19,7 +19,7 @@ from runs.scheduler.broker.session import AmqpSession
 from tests.support.processes import PYTHON, Processes
 from tests.support.waiting import wait_until
 
-WAKEUP = Wakeup("bk.default.acme.v1", "3:7", 6)
+WAKEUP = Wakeup("bk.default.acme.v1", "3:7")
 STOCK_APP = """
 import os
 from celery import Celery
@@ -63,10 +63,10 @@ def test_the_bytes_are_those_that_py_amqp_would_write() -> None:
 
 def test_py_amqp_reads_the_frames() -> None:
     template = MessageTemplate(5)
-    reader = frames_of(template.frames(WAKEUP, 77), template.frames(WAKEUP._replace(priority=9, tries=1), 78))
+    reader = frames_of(template.frames(WAKEUP, 77), template.frames(WAKEUP._replace(tries=1), 78))
     (first, second) = reader
     channel, method, _, message = first
-    assert (channel, message.properties["priority"]) == (5, 6)
+    assert channel == 5
     headers = message.properties["application_headers"]
     assert (headers["task"], headers["beatkeeper_queue"], headers["beatkeeper_v"]) == (
         "beatkeeper.run",
@@ -75,7 +75,6 @@ def test_py_amqp_reads_the_frames() -> None:
     )
     assert headers["id"] == headers["root_id"] == message.properties["correlation_id"]
     assert json.loads(message.body)[:2] == [[], {}]
-    assert second[3].properties["priority"] == 9
     assert second[3].properties["application_headers"]["beatkeeper_tries"] == 1
 
 
@@ -99,7 +98,7 @@ def test_patterns_do_not_pile_up(monkeypatch: Any) -> None:
     monkeypatch.setattr(wakeups, "MAX_PATTERNS", 3)
     template = MessageTemplate(1)
     for number in range(10):
-        template.frames(Wakeup(f"queue-{number}", "1:1", 1), number + 1)
+        template.frames(Wakeup(f"queue-{number}", "1:1"), number + 1)
     assert len(template._patterns) <= 3
 
 
@@ -109,7 +108,7 @@ def test_a_stock_celery_worker_carries_a_wakeup_out(
     queue, journal = f"{settings.QUEUE_PREFIX}.stock.v1", tmp_path / "journal"
     (tmp_path / "stock.py").write_text(STOCK_APP)
     with AmqpSession(Broker("", broker_url)) as session:
-        session.send([Wakeup(queue, "3:7", 6), Wakeup(queue, "3:8", 0)])
+        session.send([Wakeup(queue, "3:7"), Wakeup(queue, "3:8")])
     worker = processes.start(
         *(
             PYTHON,

@@ -72,7 +72,7 @@ def stop(publisher: Publisher) -> None:
 def test_a_wakeup_is_a_message_that_a_stock_worker_understands(
     publisher: Publisher, broker: Broker, queue: str
 ) -> None:
-    publisher.offer([Wakeup(queue, "3:7", 6)])
+    publisher.offer([Wakeup(queue, "3:7")])
     wait_until(lambda: broker.waiting(queue) == 1, 10, "the wake-up")
     message = broker.take(queue)
     headers, properties = message.headers, message.properties
@@ -83,15 +83,9 @@ def test_a_wakeup_is_a_message_that_a_stock_worker_understands(
     )
     assert headers["id"] == properties["correlation_id"]
     assert headers["timelimit"] == [None, None]
-    assert (properties["delivery_mode"], properties["priority"]) == (1, 6)
+    assert properties["delivery_mode"] == 1
     assert "expiration" not in properties
     assert json.loads(message.body)[:2] == [[], {}]
-
-
-def test_the_best_wakeups_are_taken_first(publisher: Publisher, broker: Broker, queue: str) -> None:
-    publisher.offer([Wakeup(queue, "1:1", priority) for priority in (1, 9, 4)])
-    wait_until(lambda: broker.waiting(queue) == 3, 10, "three wake-ups")
-    assert [broker.take(queue).properties["priority"] for _ in range(3)] == [9, 4, 1]
 
 
 def test_queues_are_declared_before_anything_is_published(
@@ -107,7 +101,7 @@ def test_a_queue_that_is_gone_is_made_again_and_its_wakeup_sent_once_more(
     publisher.declare([queue])
     wait_until(lambda: broker.waiting(queue) == 0, 10, "the queue")
     broker.delete(queue)
-    publisher.offer([Wakeup(queue, "1:1", 1)])
+    publisher.offer([Wakeup(queue, "1:1")])
     wait_until(lambda: broker.waiting(queue) == 1, 10, "the returned wake-up")
 
 
@@ -115,14 +109,14 @@ def test_a_queue_with_other_arguments_is_used_as_it_is(
     publisher: Publisher, broker: Broker, queue: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker.declare_otherwise(queue)
-    publisher.offer([Wakeup(queue, "1:1", 1)])
+    publisher.offer([Wakeup(queue, "1:1")])
     wait_until(lambda: broker.waiting(queue) == 1, 10, "the wake-up")
     assert "other arguments" in caplog.text
     assert not publisher.broken
 
 
 def test_thousands_of_wakeups_all_arrive(publisher: Publisher, broker: Broker, queue: str) -> None:
-    publisher.offer(Wakeup(queue, "1:1", number % 10) for number in range(5000))
+    publisher.offer(Wakeup(queue, "1:1") for number in range(5000))
     wait_until(lambda: broker.waiting(queue) == 5000, 30, "5,000 wake-ups")
     assert publisher.dropped == 0
 
@@ -130,7 +124,7 @@ def test_thousands_of_wakeups_all_arrive(publisher: Publisher, broker: Broker, q
 def test_what_does_not_fit_into_memory_is_dropped_and_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publish, "MAX_IN_MEMORY", 10)
     publisher = Publisher(AtBroker("", "amqp://nowhere"))
-    publisher.offer(Wakeup("q", "1:1", 1) for _ in range(25))
+    publisher.offer(Wakeup("q", "1:1") for _ in range(25))
     assert publisher.dropped == 15
 
 
@@ -138,7 +132,7 @@ def test_offers_of_wakeups_without_a_taker_are_bounded_also_while_the_breaker_is
     publisher = Publisher(AtBroker("", "amqp://nowhere"))
     publisher.broken = True
     for _ in range(10):
-        publisher.offer([Wakeup("q", "1:1", 1)] * 1000)
+        publisher.offer([Wakeup("q", "1:1")] * 1000)
     assert len(publisher.waiting) == publish.PROBE
     assert publisher.dropped == 10_000 - publish.PROBE
 
@@ -161,7 +155,7 @@ def test_queues_of_pools_that_went_elsewhere_are_not_declared_again(
 def test_a_publisher_that_stops_says_good_bye(broker_url: str, broker: Broker, queue: str) -> None:
     publisher = Publisher(AtBroker("", broker_url))
     publisher.start()
-    publisher.offer([Wakeup(queue, "1:1", 1)])
+    publisher.offer([Wakeup(queue, "1:1")])
     wait_until(lambda: publisher.confirmed == 1, 10, "the wake-up")
     stop(publisher)
     assert not publisher.broken

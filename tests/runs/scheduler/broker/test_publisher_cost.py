@@ -29,7 +29,7 @@ def test_a_wakeup_costs_a_fraction_of_what_py_amqp_needs(
     """More of them with PERMITS=100000."""
     count = int(os.environ.get("WAKEUPS", "5000"))
     wakeups = [
-        Wakeup(f"{settings.QUEUE_PREFIX}.cost.{number % QUEUES}.v1", f"1:{number % QUEUES}", number % 10)
+        Wakeup(f"{settings.QUEUE_PREFIX}.cost.{number % QUEUES}.v1", f"1:{number % QUEUES}")
         for number in range(count)
     ]
     with AmqpSession(Broker("", broker_url)) as session:

@@ -26,7 +26,7 @@ def publisher(private_rabbitmq: PrivateRabbitMQ) -> Iterator[Publisher]:
     publisher = Publisher(Broker("", private_rabbitmq.url))
     publisher.start()
     publisher.declare(["queue", "other"])
-    publisher.offer([Wakeup("queue", "1:1", 1)])
+    publisher.offer([Wakeup("queue", "1:1")])
     wait_until(lambda: publisher.confirmed == 1, 20, "the first wake-up")
     yield publisher
     publisher.stopping = True
@@ -36,7 +36,7 @@ def publisher(private_rabbitmq: PrivateRabbitMQ) -> Iterator[Publisher]:
 def offer(publisher: Publisher, count: int = 1) -> None:
     """Offer as dispatch does, which must never take long."""
     began_at = time.monotonic()
-    publisher.offer([Wakeup("queue", "1:1", 1)] * count)
+    publisher.offer([Wakeup("queue", "1:1")] * count)
     assert time.monotonic() - began_at < AT_ONCE
 
 
@@ -161,8 +161,8 @@ def test_a_dead_broker_delays_nobody_elses_wakeups(private_rabbitmq: PrivateRabb
     confirmed = publishers.by_broker["alive"]
     for _ in range(20):
         began_at = time.monotonic()
-        publishers.offer("dead", [Wakeup("queue", "1:1", 1)] * 1000)
-        publishers.offer("alive", [Wakeup("queue", "2:1", 1)] * 10)
+        publishers.offer("dead", [Wakeup("queue", "1:1")] * 1000)
+        publishers.offer("alive", [Wakeup("queue", "2:1")] * 10)
         assert time.monotonic() - began_at < AT_ONCE
     wait_until(lambda: confirmed.confirmed == 200, 10, "all wake-ups of the living one")
     assert publishers.notice("alive") == ""
@@ -173,12 +173,12 @@ def test_a_dead_broker_delays_nobody_elses_wakeups(private_rabbitmq: PrivateRabb
 def test_a_broker_that_nobody_knows_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     publishers = Publishers({})
     for _ in range(3):
-        publishers.offer("payments", [Wakeup("queue", "1:1", 1)])
+        publishers.offer("payments", [Wakeup("queue", "1:1")])
         publishers.declare("payments", ["queue"])
     assert publishers.notice("payments") == Reason.UNKNOWN_BROKER
     assert caplog.text.count("BEATKEEPER_BROKERS names no broker payments") == 1
     # No broker at all is no mistake: workers are fed by their heartbeats.
-    publishers.offer("", [Wakeup("queue", "1:1", 1)])
+    publishers.offer("", [Wakeup("queue", "1:1")])
     assert publishers.notice("") == ""
 
 

@@ -100,7 +100,7 @@ def numbers(session: AmqpSession) -> list[int]:
 
 
 def test_acks_come_single_and_multiple_in_any_order(session: AmqpSession) -> None:
-    session.waiting = {number: Wakeup("q", "1:1", 1) for number in range(1, 11)}
+    session.waiting = {number: Wakeup("q", "1:1") for number in range(1, 11)}
     session._sent = 10
     session._on_ack(7, False)
     session._on_ack(3, True)
@@ -126,7 +126,7 @@ def test_an_ack_of_many_looks_at_no_other(session: AmqpSession) -> None:
         def __iter__(self) -> Iterator[int]:
             raise AssertionError("a scan")
 
-    session.waiting = Counted({number: Wakeup("q", "1:1", 1) for number in range(1, 5001)})
+    session.waiting = Counted({number: Wakeup("q", "1:1") for number in range(1, 5001)})
     for number in range(10, 5001, 10):
         session._on_ack(number, True)
     assert Counted.looked == 5000
@@ -140,17 +140,17 @@ def settle(session: AmqpSession) -> None:
 
 
 def test_what_was_sent_is_confirmed(session: AmqpSession, queue: str) -> None:
-    session.send(Wakeup(queue, "1:1", number % 10) for number in range(1234))
+    session.send(Wakeup(queue, "1:1") for number in range(1234))
     settle(session)
     assert (session.confirmed, session.nacked, session.take_returned()) == (1234, 0, [])
 
 
 def test_a_wakeup_without_a_queue_comes_back_once(session: AmqpSession, queue: str) -> None:
     session.declared.add(queue)
-    session.send([Wakeup(queue, "1:1", 4)])
+    session.send([Wakeup(queue, "1:1")])
     settle(session)
     (returned,) = session.take_returned()
-    assert returned == Wakeup(queue, "1:1", 4, tries=1)
+    assert returned == Wakeup(queue, "1:1", tries=1)
     session.declared.add(queue)
     session.send([returned])
     settle(session)
@@ -161,7 +161,7 @@ def test_a_return_closes_nothing_and_the_queue_is_declared_next_time(
     session: AmqpSession, queue: str
 ) -> None:
     session.declared.add(queue)
-    session.send([Wakeup(queue, "1:1", 4)])
+    session.send([Wakeup(queue, "1:1")])
     settle(session)
     session.send(session.take_returned())
     settle(session)
@@ -172,7 +172,7 @@ def test_a_queue_that_the_broker_refuses_is_left_out_and_the_others_are_not(
     session: AmqpSession, queue: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     refused = "amq.not-for-us"
-    session.send([Wakeup(refused, "1:1", 1), Wakeup(queue, "1:1", 1), Wakeup(refused, "1:1", 1)])
+    session.send([Wakeup(refused, "1:1"), Wakeup(queue, "1:1"), Wakeup(refused, "1:1")])
     settle(session)
     assert session.confirmed == 1
     assert caplog.text.count("refuses queue amq.not-for-us") == 1
@@ -181,12 +181,12 @@ def test_a_queue_that_the_broker_refuses_is_left_out_and_the_others_are_not(
 def test_a_silent_broker_is_waited_for_only_so_long(
     session: AmqpSession, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session.send([Wakeup(queue, "1:1", 1)])
+    session.send([Wakeup(queue, "1:1")])
     settle(session)
     monkeypatch.setattr(broker_session, "SILENT_SECONDS", 0.2)
     waker = WakeSocket()
     with patch.object(AmqpConnection, "read_what_is_there"), pytest.raises(BrokerSilent):
-        session.send([Wakeup(queue, "1:1", 1)])
+        session.send([Wakeup(queue, "1:1")])
         for _ in range(1000):
             session.listen(waker, 0.5)
 
@@ -237,7 +237,7 @@ def test_a_broker_behind_tls_is_served_the_same_way(broker_url: str, queue: str,
     url = tls_in_front(broker_url, own_ca)
     with AmqpSession(Broker("", with_ca(url, str(own_ca.ca)))) as session:
         assert isinstance(session._link.sock, ssl.SSLSocket)
-        session.send(Wakeup(queue, "1:1", number % 10) for number in range(3000))
+        session.send(Wakeup(queue, "1:1") for number in range(3000))
         settle(session)
         assert session.confirmed == 3000
 

@@ -90,7 +90,7 @@ def test_wakeups_reach_another_kind_of_broker_and_its_failure_is_a_notice(
 ) -> None:
     publishers = Publishers({"": Broker("", "list://")})
     publishers.start()
-    wakeups = [Wakeup("q.one", "1:1", 1), Wakeup("q.two", "1:2", 1)]
+    wakeups = [Wakeup("q.one", "1:1"), Wakeup("q.two", "1:2")]
     try:
         publishers.declare_only({"": ["q.one"]})
         publishers.declare("", ["q.two"])

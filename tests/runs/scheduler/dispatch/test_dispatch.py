@@ -1,7 +1,7 @@
 """Attacks promise 6 and the limits: what may be claimed now, in which order, and why the rest may not."""
 
 import itertools
-from collections import deque
+from collections import Counter, deque
 from datetime import timedelta
 from typing import Any
 from unittest.mock import patch
@@ -9,11 +9,12 @@ from uuid import UUID, uuid4
 
 import psycopg
 import pytest
-from django.conf import LazySettings
+from django.conf import settings
 from django.db.models import F
 
 from jobs.models import Effect, Job, JobStatus, Pool, Suspension, SuspensionKind, Tenant
 from runs.models import JobGate, LiveRun, NodeState, Queue, WorkerNode
+from runs.scheduler.broker.message import Wakeup
 from runs.scheduler.dispatch import load
 from runs.scheduler.dispatch.dispatch import Dispatched, dispatch_pool
 from runs.scheduler.dispatch.load import PoolMemory
@@ -73,17 +74,90 @@ def reason(pool: Pool, tenant: Tenant) -> str:
     return Queue.objects.get(pool=pool, tenant=tenant).reason
 
 
-def test_a_ready_run_is_marked_and_gets_a_wakeup_for_its_queue(session: Session, pool: Pool) -> None:
+def test_a_ready_run_is_marked_and_gets_a_wakeup_for_its_pool(session: Session, pool: Pool) -> None:
+    Pool.objects.update(broker_queue="bk.default.all.tenants.v2")
     make_worker(pool)
     run = make_run(make_job(make_tenant(slug="acme"), pool))
     done = dispatch(session, pool)
     run.refresh_from_db()
     assert run.state == LiveState.QUEUED
     assert run.queued_at is not None
-    (wakeup,) = done.wakeups
-    assert wakeup.queue == f"{pool.pk}:{run.tenant_id}"
-    assert wakeup.broker_queue.endswith(".default.acme.v2")
-    assert wakeup.broker_queue in done.broker_queues
+    assert done.wakeups == [Wakeup("bk.default.all.tenants.v2", f"{pool.pk}:0")]
+    assert not done.broker_queues
+
+
+class TestWakeupsOfOwnWorkers:
+    """Of a tenant's own workers and those for all tenants each hear of what they may take."""
+
+    POOLS = "bk.default.all.tenants.v2"
+
+    @pytest.fixture
+    def own_queue(self, pool: Pool, own: Tenant) -> str:
+        Pool.objects.update(broker_queue=self.POOLS)
+        return f"{settings.QUEUE_PREFIX}.default.acme.v2"
+
+    @pytest.fixture
+    def own(self) -> Tenant:
+        return make_tenant(slug="acme")
+
+    def woken(self, done: Dispatched) -> Counter[str]:
+        return Counter(wakeup.broker_queue for wakeup in done.wakeups)
+
+    def test_their_free_slots_are_woken_first(
+        self, session: Session, pool: Pool, own: Tenant, own_queue: str
+    ) -> None:
+        make_worker(pool, slots=2, tenant=own)
+        make_worker(pool, slots=8)
+        make_ready(make_job(own, pool), 5)
+        done = dispatch(session, pool)
+        assert done.queued == 5
+        assert self.woken(done) == {own_queue: 2, self.POOLS: 3}
+        assert own_queue in done.broker_queues
+
+    def test_nobody_else_is_woken_for_what_only_they_know(
+        self, session: Session, pool: Pool, own: Tenant, own_queue: str
+    ) -> None:
+        make_worker(pool, slots=2, tenant=own, known_targets=[TASK, "app.own"])
+        make_worker(pool, slots=8)
+        Pool.objects.update(exported_tasks=[TASK, "app.own"])
+        make_ready(make_job(own, pool), 5)
+        LiveRun.objects.update(target_key="app.own")
+        assert self.woken(dispatch(session, pool)) == {own_queue: 2}
+
+    def test_without_others_all_wakeups_are_theirs(
+        self, session: Session, pool: Pool, own: Tenant, own_queue: str
+    ) -> None:
+        make_worker(pool, slots=3, tenant=own)
+        make_ready(make_job(own, pool), 5)
+        assert self.woken(dispatch(session, pool)) == {own_queue: 3}
+
+
+class TestOwedWakeups:
+    """A place for which no slot is free is owed a wake-up."""
+
+    def test_it_is_sent_when_a_slot_is_free(self, session: Session, pool: Pool) -> None:
+        worker = make_worker(pool, slots=2)
+        job = make_job(pool=pool)
+        running = [make_run(job, LiveState.RUNNING, worker=worker) for _ in range(2)]
+        make_ready(make_job(pool=pool), 1)
+        memory = PoolMemory()
+        first = dispatch(session, pool, memory)
+        assert (first.queued, len(first.wakeups)) == (1, 0)
+        assert len(dispatch(session, pool, memory).wakeups) == 0
+        running[0].delete()
+        assert len(dispatch(session, pool, memory).wakeups) == 1
+        assert len(dispatch(session, pool, memory).wakeups) == 0
+
+    def test_it_is_not_sent_for_what_was_claimed_meanwhile(self, session: Session, pool: Pool) -> None:
+        worker = make_worker(pool, slots=2)
+        job = make_job(pool=pool)
+        for _ in range(2):
+            make_run(job, LiveState.RUNNING, worker=worker)
+        make_ready(make_job(pool=pool), 1)
+        memory = PoolMemory()
+        assert dispatch(session, pool, memory).queued == 1
+        LiveRun.objects.all().delete()
+        assert not dispatch(session, pool, memory).wakeups
 
 
 def test_of_short_runs_a_place_holds_many_and_has_one_wakeup(session: Session, pool: Pool) -> None:
@@ -113,16 +187,6 @@ def test_what_a_queue_above_its_share_has_queued_goes_back_while_others_wait(
     left = LiveRun.objects.filter(state=LiveState.READY).values_list("tenant_id", flat=True)
     assert list(left).count(long.tenant_id) == len(queued)
     assert LiveRun.objects.filter(pk__in=[run.pk for run in waiting], state=LiveState.QUEUED).exists()
-
-
-def test_wakeups_carry_the_aged_priority(session: Session, pool: Pool) -> None:
-    make_worker(pool, slots=40)
-    tenant = make_tenant()
-    for priority in (0, 500, 1000):
-        make_run(make_job(tenant, pool, priority=priority))
-    make_run(make_job(tenant, pool, priority=0), planned_at=now() - timedelta(seconds=301))
-    levels = [wakeup.priority for wakeup in dispatch(session, pool).wakeups]
-    assert levels == [9, 9, 4, 0]
 
 
 def test_a_queue_hands_over_in_rank_order(session: Session, pool: Pool) -> None:
@@ -535,30 +599,6 @@ class TestOwnReasons:
         dispatch(session, pool, memory)
         run.refresh_from_db()
         assert run.state == LiveState.QUEUED
-
-
-class TestQueues:
-    def test_above_the_ceiling_small_tenants_share_class_queues(
-        self, session: Session, pool: Pool, settings: LazySettings
-    ) -> None:
-        settings.DEDICATED_QUEUES = 2
-        make_worker(pool, slots=20)
-        for _ in range(4):
-            make_run(make_job(pool=pool))
-        dispatch(session, pool)
-        names = list(Queue.objects.order_by("tenant_id").values_list("broker_queue", flat=True))
-        assert [".class." in name for name in names] == [False, False, True, True]
-
-    def test_a_teams_own_pool_has_dedicated_queues_only(
-        self, session: Session, settings: LazySettings
-    ) -> None:
-        settings.DEDICATED_QUEUES = 1
-        own = make_pool(shared=False)
-        make_worker(own)
-        for _ in range(3):
-            make_run(make_job(pool=own))
-        dispatch(session, own)
-        assert not Queue.objects.filter(broker_queue__contains=".class.").exists()
 
 
 def test_another_pools_runs_are_left_alone(session: Session, pool: Pool) -> None:
