@@ -1,20 +1,40 @@
 """Claims over the queues of a pool against each other, and against whoever stops one of these queues."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from uuid import uuid4
 
 import pytest
 
-from jobs.models import Job, JobStatus, Pool
-from runs.models import LiveRun, WorkerNode
+from jobs.models import Effect, Job, JobStatus, Pool, Tenant
+from jobs.services.definition import edit_job
+from runs.models import LiveRun, Run, WorkerNode
+from runs.scheduler.dispatch.dispatch import dispatch_pool
+from runs.services.runs import cancel_run, run_now
 from runs.states import LiveState, Trigger
 from runs.transitions import cancel_live_runs
-from scheduler_project.sdk.ledger.interface import ALL_TENANTS, ClaimRequest, CompletedClaim
+from scheduler_project.sdk.ledger.interface import (
+    ALL_TENANTS,
+    Claim,
+    ClaimRequest,
+    CompletedClaim,
+    given_back,
+)
 from scheduler_project.sdk.ledger.postgres import SQL, PostgresLedger, claim_values
-from tests.races.staging import Session
+from tests.races.staging import Session, held_open, result_after
 from tests.runs.ledger.claims import SUCCESS, claim_request, ledger, succeeded
-from tests.support.factories import make_job, make_pool, make_run, make_tenant, make_worker, now
+from tests.support.factories import (
+    make_job,
+    make_pool,
+    make_run,
+    make_suspension,
+    make_tenant,
+    make_worker,
+    now,
+    post_job,
+)
 
 __all__ = ["ledger"]
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -83,8 +103,25 @@ def test_what_is_being_cancelled_is_left_out_and_others_are_taken(
     other.commit()
 
 
+def test_where_the_most_urgent_is_being_cancelled_its_queue_gives_the_next(
+    ledger: PostgresLedger, other: Session, pool: Pool, worker: WorkerNode
+) -> None:
+    """The turn is that of another run, which nobody holds."""
+    job = make_job(pool=pool)
+    first = make_run(job, LiveState.QUEUED, rank=9)
+    urgent = make_run(job, LiveState.QUEUED, rank=1)
+    LiveRun.objects.filter(pk=first.pk).update(queued_at=now() - timedelta(seconds=1))
+    assert cancel_live_runs(other, [urgent.pk], "enough").ended == [urgent.pk]
+    assert [claim.run_id for claim in ledger.claim(over_all(job, worker, 1))] == [first.pk]
+    other.commit()
+
+
 def pause(job: Job) -> None:
     Job.objects.filter(pk=job.pk).update(status=JobStatus.PAUSED)
+
+
+def pause_queue(job: Job) -> None:
+    make_suspension(tenant=job.tenant, pool=job.pool, effect=Effect.HOLD)
 
 
 def close_pool(job: Job) -> None:
@@ -95,19 +132,153 @@ def unexport(job: Job) -> None:
     Pool.objects.filter(pk=job.pool_id).update(exported_tasks=[])
 
 
-@pytest.mark.parametrize(
-    ("stop", "left"), [(pause, 3), (close_pool, 0), (unexport, 0)], ids=["pause", "pool", "task"]
+def lower_limit(job: Job) -> None:
+    Tenant.objects.filter(pk=job.tenant_id).update(max_running=0)
+
+
+def cancel(job: Job) -> None:
+    cancel_run(Run.objects.get(live__job=job, live__state=LiveState.QUEUED))
+
+
+# What stops the first of four queues or all of them, how many of their runs may still be claimed, and how many go back.
+# A limit counts what is queued: it was below the old one, and nothing is added until it is below the new one.
+STOPS = pytest.mark.parametrize(
+    ("stop", "left", "returned"),
+    [
+        pytest.param(pause, 3, 1, id="job paused"),
+        pytest.param(pause_queue, 3, 1, id="queue paused"),
+        pytest.param(close_pool, 0, 4, id="pool closed"),
+        pytest.param(unexport, 0, 4, id="task unexported"),
+        pytest.param(lower_limit, 4, 0, id="limit lowered"),
+        pytest.param(cancel, 3, 0, id="run cancelled"),
+    ],
 )
-def test_what_may_not_go_any_more_goes_back_and_the_rest_is_claimed(
-    ledger: PostgresLedger, jobs: list[Job], worker: WorkerNode, stop: Callable[[Job], None], left: int
+Stop = Callable[[Job], None]
+
+
+def claim_all(ledger: PostgresLedger, job: Job, worker: WorkerNode) -> list[Claim]:
+    claimed: list[Claim] = []
+    while claims := ledger.claim(over_all(job, worker)):
+        claimed += claims
+    return claimed
+
+
+def states() -> Counter[str]:
+    return Counter(LiveRun.objects.values_list("state", flat=True))
+
+
+@STOPS
+def test_after_a_stop_what_may_go_is_claimed_and_the_rest_goes_back(
+    ledger: PostgresLedger, jobs: list[Job], worker: WorkerNode, stop: Stop, left: int, returned: int
 ) -> None:
     stop(jobs[0])
-    claimed = []
-    while claims := ledger.claim(over_all(jobs[0], worker)):
-        claimed += claims
-    assert len(claimed) == left
-    states = LiveRun.objects.exclude(state=LiveState.RUNNING).values_list("state", flat=True)
-    assert list(states) == [LiveState.READY] * (4 - left)
+    assert len(claim_all(ledger, jobs[0], worker)) == left
+    assert states() == Counter({LiveState.RUNNING: left, LiveState.READY: returned})
+
+
+@STOPS
+def test_a_stop_while_a_dispatch_marks_holds_for_the_claim(
+    ledger: PostgresLedger,
+    first: Session,
+    jobs: list[Job],
+    worker: WorkerNode,
+    stop: Stop,
+    left: int,
+    returned: int,
+) -> None:
+    """The dispatch has read what the stop changes, and commits its marks after the stop."""
+    LiveRun.objects.update(state=LiveState.READY, queued_at=None)
+    WorkerNode.objects.filter(pk=worker.pk).update(slots=9)
+    first.execute("BEGIN")
+    assert dispatch_pool(first, jobs[0].pool_id, now()).queued == 4
+    if stop is cancel:
+        [run] = LiveRun.objects.filter(job=jobs[0])
+        result_after(first, lambda: cancel_run(run.run))
+    else:
+        stop(jobs[0])
+        first.execute("COMMIT")
+    assert len(claim_all(ledger, jobs[0], worker)) == left
+    assert states() == Counter({LiveState.RUNNING: left, LiveState.READY: returned})
+
+
+@STOPS
+def test_a_stop_that_is_not_committed_makes_no_claim_wait_and_holds_for_the_next(
+    ledger: PostgresLedger, jobs: list[Job], worker: WorkerNode, stop: Stop, left: int, returned: int
+) -> None:
+    with held_open():
+        stop(jobs[0])
+        claimed = claim_all(ledger, jobs[0], worker)
+        # A run that is being cancelled is somebody's; of the others nothing is known yet.
+        assert len(claimed) == (3 if stop is cancel else 4)
+    for job in jobs[1:] if stop is cancel else jobs:
+        make_run(job, LiveState.QUEUED, trigger=Trigger.SCHEDULE)
+    ended = ledger.report([CompletedClaim(claim, succeeded(), SUCCESS) for claim in claimed])
+    assert set(ended.states) == {"succeeded"}, "what runs is not stopped"
+    assert len(claim_all(ledger, jobs[0], worker)) == left
+    assert states() == Counter({LiveState.RUNNING: left, LiveState.READY: returned})
+
+
+@STOPS
+def test_a_stop_while_a_batch_runs_holds_for_the_claim_that_comes_with_its_report(
+    ledger: PostgresLedger, jobs: list[Job], worker: WorkerNode, stop: Stop, left: int, returned: int
+) -> None:
+    WorkerNode.objects.filter(pk=worker.pk).update(slots=1)
+    claimed = ledger.claim(over_all(jobs[0], worker))
+    for job in jobs:
+        make_run(job, LiveState.QUEUED, trigger=Trigger.SCHEDULE)
+    stop(jobs[0])
+    ended = [CompletedClaim(claim, succeeded(), SUCCESS) for claim in claimed]
+    result = ledger.report(ended, over_all(jobs[0], worker))
+    assert result.states == ["succeeded"] * 4
+    assert len(result.claims) == left
+    assert states() == Counter({LiveState.RUNNING: left, LiveState.READY: returned})
+
+
+def test_a_run_that_is_cancelled_while_its_batch_runs_does_not_end_the_others(
+    ledger: PostgresLedger, other: Session, jobs: list[Job], worker: WorkerNode
+) -> None:
+    WorkerNode.objects.filter(pk=worker.pk).update(slots=1)
+    request = over_all(jobs[0], worker)
+    claims = ledger.claim(request)
+    stopped = claims[1]
+    assert cancel_live_runs(other, [stopped.run_id], "enough").requested == [stopped.run_id]
+    other.commit()
+    ends = [CompletedClaim(claim, succeeded(), SUCCESS) for claim in claims if claim is not stopped]
+    assert ledger.report([given_back(stopped), *ends]).states == ["cancelled", *["succeeded"] * 3]
+
+
+class TestLimitsLowered:
+    """A limit is kept by dispatch, which counts what is queued: what it marked before is claimed, and then it waits."""
+
+    def lower(self, job: Job, how: str) -> None:
+        if how == "tenant":
+            Tenant.objects.filter(pk=job.tenant_id).update(max_running=1)
+        else:
+            edit_job(job, {"max_concurrency": 1})
+
+    @pytest.mark.parametrize("how", ["tenant", "gate"])
+    def test_between_mark_and_claim_nothing_is_added_until_it_is_below(
+        self, ledger: PostgresLedger, first: Session, how: str
+    ) -> None:
+        limits = {"tenant": {"max_running": 3}, "gate": {}}
+        job = post_job(make_tenant(**limits[how]), max_concurrency=3 if how == "gate" else None)
+        beside = make_job(make_tenant(), job.pool)
+        worker = make_worker(job.pool, slots=20)
+        for _ in range(5):
+            run_now(job, request=uuid4().bytes)
+        make_run(beside)
+        assert dispatch_pool(first, job.pool_id, now()).queued == 4
+        self.lower(job, how)
+        claims = claim_all(ledger, job, worker)
+        assert Counter(claim.job_id for claim in claims) == {job.pk: 3, beside.pk: 1}
+        ours = [claim for claim in claims if claim.job_id == job.pk]
+        for claim in ours:
+            run_now(job, request=uuid4().bytes)
+            assert dispatch_pool(first, job.pool_id, now()).queued == 0
+            ledger.report([CompletedClaim(claim, succeeded(), SUCCESS)])
+        make_run(beside)
+        assert dispatch_pool(first, job.pool_id, now()).queued == 2, "one of each"
+        assert LiveRun.objects.filter(job=job, state=LiveState.QUEUED).count() == 1
 
 
 def test_a_worker_that_is_expired_before_its_claim_gets_nothing(
