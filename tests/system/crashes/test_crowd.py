@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import cycle, islice
 from pathlib import Path
 from uuid import UUID
 
@@ -18,6 +19,7 @@ import pytest
 
 from jobs.models import Job
 from jobs.services.definition import edit_job
+from tests.support.factories import make_tenant
 from tests.support.network import Forwarder
 from tests.support.servers.postgres import PrivatePostgres
 from tests.system import crowd
@@ -28,6 +30,10 @@ SLOTS = 4
 ALWAYS_AGAIN = {"max_attempts": 100, "backoff": "fixed", "base": 0.1, "cap": 0.1}
 LONGER_THAN_THE_LEASE = 1.5 * LEASE
 KILLS_PER_SECOND = 1.0
+BATCH_OF_SEVERAL = """
+SELECT FROM beatkeeper_live_run WHERE state = 'running'
+GROUP BY worker, left(claim_token::text, -2) HAVING count(DISTINCT tenant_id) > 1
+"""
 KINDS = ["child", "child", "guard", "parent", "worker"]
 # Both at work for that long after the second began: many lines of the first would show it.
 SIDE_BY_SIDE = 2.0
@@ -45,6 +51,10 @@ class Size:
     freezes: int
     # How long a worker is cut off or frozen while nobody else is touched.
     alone: float
+    # With a queue each, in one pool.
+    tenants: int = 1
+    # Seconds between two runs of a job.
+    every: int = 1
 
 
 @dataclass
@@ -144,6 +154,20 @@ class Chaos:
             id="short",
         ),
         pytest.param(
+            Size(
+                runs=300,
+                per_second=25,
+                workers=3,
+                seconds=0,
+                cuts=0,
+                freezes=0,
+                alone=LONGER_THAN_THE_LEASE,
+                tenants=50,
+                every=2,
+            ),
+            id="50 tenants",
+        ),
+        pytest.param(
             Size(runs=20_000, per_second=100, workers=4, seconds=120, cuts=2, freezes=1, alone=3 * LEASE),
             id="20,000 runs",
             marks=pytest.mark.chaos,
@@ -167,11 +191,15 @@ def test_each_run_of_a_crowd_ends_once_and_no_two_tries_overlap(
     # report is cut in two: the locks of its session would keep recovery waiting for as long as the cut lasts.
     its_runs_go_elsewhere(chaos, chaos.cut_off, size)
     its_runs_go_elsewhere(chaos, chaos.frozen, size)
+    with our_connection():
+        tenants = [platform.tenant, *(make_tenant() for _ in range(1, size.tenants))]
     jobs = [
-        platform.post(schedule={"every": 1}, task="tests.crowds", retry=ALWAYS_AGAIN)
-        for _ in range(size.per_second)
+        platform.post(tenant, schedule={"every": size.every}, task="tests.crowds", retry=ALWAYS_AGAIN)
+        for tenant in islice(cycle(tenants), size.per_second * size.every)
     ]
     platform.wait(lambda: ended(platform) > size.per_second, 60, "load")
+    if size.tenants > 1:
+        platform.wait(lambda: platform.rows(BATCH_OF_SEVERAL), 60, "a batch with runs of several tenants")
 
     for _ in range(size.cuts):
         with chaos.cut_off(chaos.one()):
