@@ -8,6 +8,7 @@ import socket
 import ssl
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -40,9 +41,11 @@ from scheduler_project.sdk.ledger.interface import (
     base_token,
     given_back,
 )
+from scheduler_project.sdk.ledger.postgres import PostgresLedger
 from scheduler_project.sdk.logs.remote import HERE, RemoteLogStore
 from scheduler_project.sdk.outcomes import LogPointer, Outcome
 from scheduler_project.sdk.transport.http import BASE, TransportReply, is_quiet
+from tests.races.staging import dsn
 from tests.runs.ledger.claims import SUCCESS, succeeded, tell
 from tests.support.api_client import Caller, refusal
 from tests.support.certificates import OwnCA
@@ -133,6 +136,40 @@ def test_a_worker_that_asks_for_all_queues_gets_its_own(
     queue = WorkQueue(1, ours.pool_id, ALL_TENANTS, "")
     [claim] = ledger.claim(team.wanted(queue=queue, limit=9))
     assert claim.run_id == ours.run_id
+
+
+@pytest.mark.parametrize("named", ["all queues", "another's"])
+def test_what_it_claims_with_a_report_is_its_own(
+    team: Team, ledger: HttpsLedger, stranger: HttpsLedger, named: str
+) -> None:
+    theirs = make_run(Job.objects.exclude(pk=team.job.pk).get(), LiveState.QUEUED, rank=1)
+    ended = CompletedClaim(claimed(ledger, team), succeeded(), SUCCESS)
+    ours = make_run(team.job, LiveState.QUEUED, rank=2)
+    tenant = ALL_TENANTS if named == "all queues" else theirs.tenant_id
+    lengths = {str(theirs.tenant_id): 1, str(team.tenant.pk): 1}
+    queue = WorkQueue(1, ours.pool_id, tenant, "")
+    result = ledger.report([ended], team.wanted(queue=queue, limit=9, expected_ms=lengths))
+    assert [(claim.run_id, claim.tenant_id) for claim in result.claims] == [(ours.pk, team.tenant.pk)]
+    assert LiveRun.objects.get(pk=theirs.pk).state == LiveState.QUEUED
+
+
+def test_anothers_claims_asked_again_by_their_tokens_are_not_found(
+    team: Team, ledger: HttpsLedger
+) -> None:
+    """Also those of a worker of the platform, whose claims are of all tenants, and in its name."""
+    platforms = make_worker(team.pool, slots=1)
+    other = make_job(make_tenant(), team.pool)
+    for job in (team.job, other):
+        make_run(job, LiveState.QUEUED)
+    everything = WorkQueue(0, team.pool.pk, ALL_TENANTS, "")
+    request = ClaimRequest(platforms.incarnation, base_token(), everything, [TASK], 2)
+    with closing(PostgresLedger(dsn())) as own:
+        claims = own.claim(request)
+    assert len(claims) == 2
+    for incarnation in (team.incarnation, platforms.incarnation):
+        assert ledger.claim(replace(request, incarnation=incarnation), again=True) == []
+    running = LiveRun.objects.filter(worker=platforms.incarnation, state=LiveState.RUNNING)
+    assert running.count() == 2
 
 
 def test_only_the_length_of_its_own_runs_counts_within_bounds(team: Team, ledger: HttpsLedger) -> None:
