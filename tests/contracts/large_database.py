@@ -71,7 +71,7 @@ INSERT INTO beatkeeper_run
            CASE WHEN n > %(unfinished)s THEN 'succeeded' END, CASE WHEN n > %(unfinished)s THEN 'running' ELSE '' END,
            CASE WHEN n > %(unfinished)s THEN now() END
     FROM new_runs;
-ALTER TABLE beatkeeper_live_run DISABLE TRIGGER live_run_created;
+SET session_replication_role = replica;
 INSERT INTO beatkeeper_live_run
         (id, tenant_id, pool_id, job_id, version, trigger, planned_at, priority, available_at, rank, target_key,
          state, wake_at, queued_at, worker, claim_token, claimed_at, started_at, claim_seq, attempt)
@@ -92,19 +92,27 @@ INSERT INTO beatkeeper_live_run
                        ELSE 'running' END AS state
         FROM new_runs WHERE n <= %(unfinished)s
     ) live;
-ALTER TABLE beatkeeper_live_run ENABLE TRIGGER live_run_created;
+RESET session_replication_role;
 """
 
 
 @contextmanager
 def large_database(server: str, name: str, size: Size) -> Iterator[str]:
     """Yield the URL of a filled and analysed database with 31 daily partitions, and drop it at the end."""
+    with empty_database(server, name) as url:
+        fill(url, size)
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("VACUUM ANALYZE")
+        yield url
+
+
+@contextmanager
+def empty_database(server: str, name: str) -> Iterator[str]:
     url = urlunsplit(urlsplit(server)._replace(path=f"/{name}"))
     with psycopg.connect(server, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}")
         try:
             _migrate(url)
-            _fill(url, size)
             yield url
         finally:
             connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
@@ -119,7 +127,8 @@ def _migrate(url: str) -> None:
     )
 
 
-def _fill(url: str, size: Size) -> None:
+def fill(url: str, size: Size) -> None:
+    """Write the rows and analyse nothing: plans that were made before stay as they are."""
     unfinished = size.delayed + size.ready + size.queued + size.running
     values = {**vars(size), "unfinished": unfinished}
     with psycopg.connect(url, autocommit=True, cursor_factory=psycopg.ClientCursor) as connection:
@@ -127,4 +136,3 @@ def _fill(url: str, size: Size) -> None:
         for statement in (DEFINITIONS + RUNS).split(";\n"):
             if statement.strip():
                 connection.execute(statement, values)
-        connection.execute("VACUUM ANALYZE")

@@ -69,7 +69,7 @@ def test_a_claim_asked_again_is_found_by_its_token(connection: psycopg.Connectio
 def test_a_report_touches_one_partition_of_each_table(
     connection: psycopg.Connection[Row], running: Row, next_state: str
 ) -> None:
-    cost = cost_of(connection, SQL["end_attempts"], _report([running], next_state))
+    cost = cost_of(connection, SQL["end_attempts"], report_of([running], next_state))
     assert_cheap(cost, buffers_per_row=120, locks=60, partitions=2)
 
 
@@ -82,7 +82,7 @@ def test_a_report_of_many_touches_the_partitions_of_its_runs(
     ).fetchall()
     assert len(rows) == 16
     days = len({row["id"].int >> 80 for row in rows})
-    cost = cost_of(connection, SQL["end_attempts"], _report(rows, next_state))
+    cost = cost_of(connection, SQL["end_attempts"], report_of(rows, next_state))
     assert_cheap(cost, buffers_per_row=120, locks=60 + 20 * days, partitions=2 * days)
 
 
@@ -123,7 +123,7 @@ def _worker(connection: psycopg.Connection[Row]) -> Row:
     return {"worker": row["incarnation"], "pool_id": 1, "grace": 60}
 
 
-def _report(running: Sequence[Row], next_state: str) -> Row:
+def report_of(running: Sequence[Row], next_state: str) -> Row:
     outcome = stated_failure("transient", "ValueError", "no luck", AT, AT)
     return report_values([CompletedClaim(_claim(row), outcome, Verdict(next_state, 1.0)) for row in running])
 
