@@ -153,9 +153,7 @@ def test_what_it_claims_with_a_report_is_its_own(
     assert LiveRun.objects.get(pk=theirs.pk).state == LiveState.QUEUED
 
 
-def test_anothers_claims_asked_again_by_their_tokens_are_not_found(
-    team: Team, ledger: HttpsLedger
-) -> None:
+def test_anothers_claims_asked_again_by_their_tokens_are_not_found(team: Team, ledger: HttpsLedger) -> None:
     """Also those of a worker of the platform, whose claims are of all tenants, and in its name."""
     platforms = make_worker(team.pool, slots=1)
     other = make_job(make_tenant(), team.pool)
