@@ -1,16 +1,20 @@
 """The sides of `tenants`: ours with so many queues of one pool, and plain Celery with as many."""
 
 import json
+import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from tests.benchmarks import counted_ledger, cpu, paced_publisher, stamps, steady, stored
 from tests.benchmarks.figures import percentile
+from tests.benchmarks.sizes import BadSize, slots
 from tests.benchmarks.stage import Database, Stage, check_alive
 from tests.benchmarks.sustained import LAST_STARTS_WITHIN, Tried
 from tests.benchmarks.wal import wal_meter
 from tests.support.processes import RealProcess
+from tests.support.servers.pgbouncer import PrivatePgbouncer
 from tests.support.waiting import wait_until
 
 # In a database of this size; a guess that is too low costs one more attempt to prepare.
@@ -50,19 +54,36 @@ class Ours(Side):
         self.database = Database(self.stage.migrated(f"tenants{self.tenants}"), self.jobs)
         try:
             stored.fill(self.database.session, self.jobs, self.tenants, alike=True)
-            self.scheduler = self.stage.scheduler(self.database)
-            self.worker = self._worker()
-            self.stage.wait_for_workers(self.database, self.worker)
-            yield
-            check_alive(self.scheduler, self.worker)
-            self.worker.terminate()
-            self.scheduler.terminate()
+            with self._way_to_database() as url:
+                # The locks of a scheduler belong to its sessions.
+                urls = {"DATABASE_URL": url, "DATABASE_DIRECT_URL": self.database.url}
+                self.scheduler = self.stage.scheduler(self.database, **urls)
+                self.worker = self._worker(url)
+                self.stage.wait_for_workers(self.database, self.worker)
+                yield
+                check_alive(self.scheduler, self.worker)
+                self.worker.terminate()
+                self.scheduler.terminate()
         finally:
             self.database.session.close()
 
-    def _worker(self) -> RealProcess:
+    @contextmanager
+    def _way_to_database(self) -> Iterator[str]:
+        """Yield the URL for all but the schedulers' own sessions: through a pooler, if THROUGH names its program."""
+        self.pooler: list[int] = []
+        if not (program := os.environ.get("THROUGH", "")):
+            yield self.database.url
+            return
+        found = shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin")
+        if found is None:
+            raise BadSize(f"THROUGH={program!r}: there is no such program here")
+        with PrivatePgbouncer(found, self.database.url, pool_size=slots() + 4) as pooler:
+            self.pooler = [pooler.pid]
+            yield pooler.url
+
+    def _worker(self, url: str) -> RealProcess:
         files = {stamps.FILE: str(self.stamps.path), counted_ledger.FILE: str(self.claims.path)}
-        return self.stage.worker(self.database.url, app="tests.benchmarks.tenants_app", **files)
+        return self.stage.worker(url, app="tests.benchmarks.tenants_app", **files)
 
     def attempt(self, rate: int, seconds: float) -> Tried:
         ahead = 2.0 + rate * seconds / PREPARED_A_SECOND
@@ -92,6 +113,7 @@ class Ours(Side):
             "worker": cpu.family(self.worker.pid),
             "scheduler": cpu.family(self.scheduler.pid),
             "broker": cpu.brokers(),
+            **({"pooler": self.pooler} if self.pooler else {}),
         }
 
 

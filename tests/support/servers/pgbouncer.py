@@ -63,6 +63,11 @@ class PrivatePgbouncer:
     def url(self) -> str:
         return f"postgresql://{self._user}@127.0.0.1:{self.port}/{self._database}"
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def __enter__(self) -> Self:
         with self.log.open("ab") as output:
             self._process = subprocess.Popen(
