@@ -49,13 +49,13 @@ def assert_cheap(cost: Cost, *, buffers_per_row: float, locks: int, partitions: 
 def test_a_claim_reads_what_it_takes_and_no_partition(
     connection: psycopg.Connection[Row], most: int, name: str
 ) -> None:
-    queue = connection.execute(
-        "SELECT tenant_id FROM beatkeeper_live_run WHERE state = 'queued' LIMIT 1"
-    ).fetchone()
-    assert queue is not None
+    queued = connection.execute(
+        "SELECT DISTINCT tenant_id FROM beatkeeper_live_run WHERE state = 'queued'"
+    ).fetchall()
+    tenants = [row["tenant_id"] for row in queued]
     wanted = {"tokens": [uuid4() for _ in range(most)], "most": most, "known": KNOWN}
-    lengths = {"timed_tenants": [queue["tenant_id"]], "expected_ms": [1], "batch_ms": 100}
-    values = {**_worker(connection), "tenant_id": queue["tenant_id"], **wanted, **lengths}
+    lengths = {"timed_tenants": tenants, "expected_ms": [1] * len(tenants), "batch_ms": 100}
+    values = {**_worker(connection), "tenant_id": tenants[0], **wanted, **lengths}
     # With the count of what is queued in the pool, which is bounded.
     assert_cheap(cost_of(connection, SQL[name], values), buffers_per_row=120, locks=84)
 
