@@ -20,7 +20,7 @@ import pytest
 
 from runs.scheduler.partitions.lock_session import JOBS, POOLS
 from tests.benchmarks import stored
-from tests.benchmarks.fleet import TASK
+from tests.benchmarks.simulated_workers import TASK
 from tests.benchmarks.sizes import number, whole
 from tests.benchmarks.stage import BEAT, SCHEDULER, Database, Stage, check_alive, say
 from tests.support.network import Forwarder, in_group, may_filter, own_group, packets_dropped
@@ -266,7 +266,16 @@ class Crew:
         return Scheduler(self.stage.start_scheduler(forwarder.url), forwarder=forwarder)
 
     def _start_worker(self, pool: str) -> None:
-        arguments = ["-m", "tests.benchmarks.fleet", "--name", f"of-{pool}", "--slots", "200", "--pool", pool]
+        arguments = [
+            "-m",
+            "tests.benchmarks.simulated_workers",
+            "--name",
+            f"of-{pool}",
+            "--slots",
+            "200",
+            "--pool",
+            pool,
+        ]
         self.workers.append(self.stage.python(*arguments, url=self.database.url, name="worker").process)
 
     def _all_queues_are_there(self) -> bool:

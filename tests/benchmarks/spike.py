@@ -175,7 +175,14 @@ def _dispatched_since(database: Database, instant: datetime) -> bool:
 
 
 def _start_worker(stage: Stage, database: Database, slots: int, name: int) -> RealProcess:
-    arguments = ["-m", "tests.benchmarks.fleet", "--name", f"simulated-{name}", "--slots", str(slots)]
+    arguments = [
+        "-m",
+        "tests.benchmarks.simulated_workers",
+        "--name",
+        f"simulated-{name}",
+        "--slots",
+        str(slots),
+    ]
     return stage.python(*arguments, url=database.url, name="fleet").process
 
 
