@@ -1,6 +1,6 @@
 """Expire workers that kept silent for their lease. Never early: a worker that lives keeps its claims."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -63,8 +63,14 @@ def expire_workers(
 def _mass_loss(
     present: Iterable[PresentWorker], silent: Sequence[PresentWorker], now: datetime
 ) -> list[PresentWorker]:
-    """Return those of a team that fell silent together, as after a network failure; no hold is renewed."""
-    sizes = Counter(worker.team for worker in present)
+    """Return those of a team that fell silent together, as after a network failure; no hold is renewed.
+
+    Leases differ, as an idle worker's is longer: one that was not heard since the others fell silent may have fallen
+    silent with them, and does not count among those that live.
+    """
+    beats: defaultdict[tuple[int, int | None], list[datetime]] = defaultdict(list)
+    for worker in present:
+        beats[worker.team].append(worker.last_beat_at)
     teams: defaultdict[tuple[int, int | None], list[PresentWorker]] = defaultdict(list)
     for worker in silent:
         teams[worker.team].append(worker)
@@ -72,6 +78,7 @@ def _mass_loss(
     for team, members in teams.items():
         newest = max(worker.last_beat_at for worker in members)
         together = [worker for worker in members if newest - worker.last_beat_at <= worker.lease]
-        if len(together) >= MASS_LOSS and len(together) > MASS_LOSS_SHARE * sizes[team]:
+        heard_since = sum(beat > newest for beat in beats[team])
+        if len(together) >= MASS_LOSS and len(together) > MASS_LOSS_SHARE * (len(members) + heard_since):
             held += [worker for worker in together if worker.held_until is None or worker.held_until > now]
     return held

@@ -198,6 +198,25 @@ class TestBrakes:
         done = recover(session, memory, at + 30 * SECOND)
         assert (done.lost_workers, done.lost_attempts) == (MASS_LOSS, MASS_LOSS)
 
+    def test_idle_workers_within_a_longer_lease_do_not_release_the_brake(self, session: Session) -> None:
+        """The network failed: busy workers are silent for their lease, and idle ones were not heard since either."""
+        job = make_job()
+        for _ in range(MASS_LOSS):
+            running(job, silent_worker(job.pool))
+        for _ in range(20):
+            make_worker(job.pool, lease_seconds=50, last_beat_at=now() - 40 * SECOND)
+        done = recover(session)
+        assert (done.held_workers, done.lost_workers) == (MASS_LOSS, 0)
+
+    def test_idle_workers_that_were_heard_since_show_that_the_network_works(self, session: Session) -> None:
+        job = make_job()
+        for _ in range(MASS_LOSS):
+            running(job, silent_worker(job.pool))
+        for _ in range(20):
+            make_worker(job.pool, lease_seconds=50, last_beat_at=now() - 20 * SECOND)
+        done = recover(session)
+        assert (done.held_workers, done.lost_workers) == (0, MASS_LOSS)
+
     def test_a_fifth_of_a_large_pool_is_not_held(self, session: Session) -> None:
         pool = make_pool()
         for _ in range(12):
