@@ -31,6 +31,7 @@ from scheduler_project.sdk.ledger.interface import (
     BATCH_SECONDS,
     MAX_CLAIMS,
     MAX_HELD,
+    MAX_IDLE_LEASE,
     MAX_SLOTS,
     MAX_STOPPING,
     Beat,
@@ -59,7 +60,7 @@ MAX_TARGETS = 5_000
 MAX_WORKERS = 500
 MAX_TARGETS_IN_ALL = 100_000
 # Those with a longer one are counted apart.
-SHORT_LEASE = 60.0
+SHORT_LEASE = MAX_IDLE_LEASE
 MAX_DECLARATIONS = 1_000
 
 
@@ -68,8 +69,8 @@ class RemoteLedger(PostgresLedger):
         super().__init__("", of_tenant=principal.tenant.pk)
         assert principal.pool is not None  # noqa: S101 - WorkerPermission admits no other
         self.tenant, self.pool, self.logs = principal.tenant, principal.pool, logs
-        # Whose an incarnation is never changes, and this object lives for one request.
-        self._looked_up: dict[UUID, bool] = {}
+        # The leases of our own incarnations, None for those of others. This object lives for one request.
+        self._looked_up: dict[UUID, float | None] = {}
 
     def register(self, info: WorkerInfo) -> list[WorkQueue]:
         self._own_names(info.pool, "")
@@ -97,6 +98,7 @@ class RemoteLedger(PostgresLedger):
             )
         refuse_many("held", beat.held, MAX_HELD)
         refuse_many("stopping", beat.stopping, MAX_STOPPING)
+        self._refuse_other_lease(beat)
         return super().heartbeat(beat)
 
     def claim(self, request: ClaimRequest, again: bool = False) -> list[Claim]:
@@ -183,6 +185,16 @@ class RemoteLedger(PostgresLedger):
             hint=hint,
         )
 
+    def _refuse_other_lease(self, beat: Beat) -> None:
+        """Refuse a lease that makes a long one of a short one, or the reverse: they are counted apart."""
+        if beat.lease is None:
+            return
+        lease = self._looked_up[beat.incarnation] or 0.0
+        least, most = (lease, lease) if lease > SHORT_LEASE else (2.0, SHORT_LEASE)
+        expect_between(
+            least, beat.lease, most, "lease", f"{beat.lease:g} s is", f"{least:g} to {most:g} seconds"
+        )
+
     def _own_names(self, pool: str, tenant: str) -> None:
         """Refuse names of other pools or tenants as unknown, whether they exist or not. A worker may leave them out."""
         if pool not in ("", self.pool.slug):
@@ -194,9 +206,9 @@ class RemoteLedger(PostgresLedger):
         named = set(incarnations)
         if unknown := named - self._looked_up.keys():
             nodes = WorkerNode.objects.filter(tenant=self.tenant, pool=self.pool, pk__in=unknown)
-            own = set(nodes.values_list("pk", flat=True))
-            self._looked_up.update({incarnation: incarnation in own for incarnation in unknown})
-        return {incarnation for incarnation in named if self._looked_up[incarnation]}
+            own = dict(nodes.values_list("pk", "lease_seconds"))
+            self._looked_up.update({incarnation: own.get(incarnation) for incarnation in unknown})
+        return {incarnation for incarnation in named if self._looked_up[incarnation] is not None}
 
     def _own_queue(self, request: ClaimRequest) -> ClaimRequest | None:
         expect_between(1, request.limit, MAX_CLAIMS, "request.limit", f"{request.limit} is")

@@ -20,8 +20,8 @@ FIELDS = {
     interface.WorkerInfo: "incarnation name pool host pid slots known_targets version region lease",
     interface.WorkQueue: "id pool_id tenant_id broker_queue",
     interface.Beat: "incarnation number answered slots busy foreign_busy held draining queues_after feed_after "
-    "stopping skew_ms",
-    interface.HeartbeatResponse: "known cancels terminates gone queues work skew_ms",
+    "stopping skew_ms lease idle",
+    interface.HeartbeatResponse: "known cancels terminates gone queues work skew_ms quiet",
     interface.Claim: "run_id claim_seq token incarnation attempt job_id job_name version tenant_id tenant trigger "
     "planned_at claimed_at target input timeout retry gated allowed_hosts traceparent losses secrets "
     "unreadable none_left",

@@ -59,6 +59,7 @@ class FakeLedger:
                 busy=beat.busy,
                 foreign=beat.foreign_busy,
                 draining=beat.draining,
+                lease=beat.lease,
                 beats=worker.get("beats", 0) + 1,
             )
             for run in state["runs"].values():
@@ -78,6 +79,7 @@ class FakeLedger:
                     if number > beat.queues_after
                 ],
                 work=[self.queue] if waiting and free > 0 and not state["no_work_named"] else [],
+                quiet=state.get("quiet", 0.0) if beat.idle else 0.0,
             )
 
     def claim(self, request: ClaimRequest, again: bool = False) -> list[Claim]:

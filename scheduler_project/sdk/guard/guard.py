@@ -88,6 +88,7 @@ class Guard:
             # Reported at once: the worker fills, empties or drains.
             self._was_full, self._was_draining = full, draining
             self.heartbeat.wake()
+        self.heartbeat.end_quiet()
         self.feed_on_demand(now)
 
     def any_claim(self) -> bool:

@@ -1,4 +1,17 @@
-"""The guard's conversation with the ledger: serial, numbered, and the clock of the fence."""
+"""The guard's conversation with the ledger: serial, numbered, and the clock of the fence.
+
+The fence never lies behind the end of the lease that the ledger may hold, less the margin. Before a beat is sent the
+fence is lowered to what the beat announces, and raised by its answer alone:
+
+- A busy worker's beat follows an idle one, and its answer is lost: the ledger may hold the shorter lease already, and
+  the fence is there already.
+- An idle worker's beat gets no answer: the ledger may still hold the shorter lease, and the fence has not moved.
+- The answer comes late: the lease began after the beat was sent, and the fence is reckoned from then.
+- A beat without an answer arrives after a later one: the ledger refuses it by its number.
+- The worker was expired: its fence closes, and a new incarnation begins with the shorter lease.
+- The guard is killed at any point: the next one finds fence and number in shared memory and begins with the shorter
+  lease.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +27,14 @@ from ..ledger.interface import MAX_STOPPING, Beat, Ledger, WorkerInfo, WorkQueue
 from ..process import processes
 from ..shared.folder import Runtime
 from ..shared.header import NIL
-from ..shared.slot_record import CLAIMED
+from ..shared.slot_record import CLAIMED, FOREIGN
 from .declare_at_start import StartDeclarations
-from .held_claims import HeldClaims, held_claims, stopping_claims, tokens_to_list
+from .held_claims import held_claims, stopping_claims, tokens_to_list
+from .pace import WHEN_WOKEN, Pace
 
 logger = logging.getLogger(__name__)
 
-# Pauses between beats, in seconds.
-WHEN_WOKEN = 0.2
-WITH_WORK = 0.5
-# Without wake-ups children learn of work from the responses alone.
-FEEDING = 0.1
+# Seconds.
 AFTER_FAILURE = 1.0
 AFTER_REFUSAL = 10.0
 # What a worker registers of its configuration.
@@ -52,6 +62,7 @@ class HeartbeatThread(threading.Thread):
         self.silent = False
         # No wake-ups come, and a feed of the guard's serves what the responses name, as soon as it is queued.
         self.feeding = False
+        self.pace = Pace(runtime.config)
         # The last response named claims that must not go on.
         self.instructed = threading.Event()
         self._runtime, self._ledger = runtime, ledger
@@ -63,6 +74,21 @@ class HeartbeatThread(threading.Thread):
 
     def wake(self) -> None:
         self._woken.set()
+
+    def end_quiet(self) -> None:
+        """Beat at once if the worker is quiet and no longer idle."""
+        states = self._runtime.table.states()
+        is_still = states.count(FOREIGN) == self.pace.foreign and not any(
+            state in CLAIMED for state in states
+        )
+        if self.pace.quiet and not (is_still and self.hears_wakeups):
+            self.wake()
+
+    @property
+    def hears_wakeups(self) -> bool:
+        """Whether wake-ups reach the worker, and it may act on them."""
+        header = self._runtime.table.header
+        return header.hears_wakeups and not header.draining and not header.fenced and not self.feeding
 
     def finish(self) -> None:
         self._finished = True
@@ -113,8 +139,9 @@ class HeartbeatThread(threading.Thread):
         self.last_response = LastResponse(queues={queue.id: queue for queue in queues})
         header.incarnation = incarnation
         self.must_register = False
+        self.pace = Pace(config)
         # Open the fence last: a child that finds it open finds the new incarnation beside it.
-        self._renew_fence(sent_at)
+        header.fence_at = self._fence(sent_at, config.lease)
         self._runtime.write_response(queues, [])
         logger.info("Worker %s is registered as %s", config.name, incarnation)
         return WHEN_WOKEN
@@ -122,6 +149,7 @@ class HeartbeatThread(threading.Thread):
     def _beat(self) -> float:
         table, config, last = self._runtime.table, self._runtime.config, self.last_response
         held = held_claims(self._runtime)
+        self.pace.begin(held, self.hears_wakeups)
         table.header.beats += 1
         beat = Beat(
             incarnation=table.header.incarnation,
@@ -136,15 +164,19 @@ class HeartbeatThread(threading.Thread):
             feed_after=0.0 if self.feeding else config.feed_after,
             stopping=stopping_claims(table)[:MAX_STOPPING],
             skew_ms=self._skew_ms,
+            lease=self.pace.lease,
+            idle=self.pace.idle,
         )
         sent_at = processes.boottime()
+        # Before the beat: it may arrive, and its answer be lost.
+        table.header.fence_at = min(table.header.fence_at, self._fence(sent_at, self.pace.lease))
         response = self._ledger.heartbeat(beat)
         if not response.known:
             logger.error("The ledger has expired worker %s: what runs is stopped", config.name)
             self.must_register = True
             return WHEN_WOKEN
         self._answered = beat.number
-        self._renew_fence(sent_at)
+        table.header.fence_at = self._fence(sent_at, self.pace.confirmed_lease(response))
         self._note_skew(response.skew_ms)
         last.queues.update({queue.id: queue for queue in response.queues})
         last.cancels = frozenset(response.cancels)
@@ -156,7 +188,7 @@ class HeartbeatThread(threading.Thread):
             self.instructed.set()
         last.work_since = (last.work_since or sent_at) if response.work else 0.0
         self._runtime.write_response(last.queues.values(), response.work)
-        return self._interval(bool(response.work), held)
+        return self.pace.pause_after(response, held, self.feeding)
 
     def _note_skew(self, skew_ms: float | None) -> None:
         """Keep the skew for the next beat, and log it when it begins to mislead."""
@@ -167,17 +199,7 @@ class HeartbeatThread(threading.Thread):
             logger.warning("This machine's clock is %s", clock_skew.describe(skew_ms))
         self._skew_ms = skew_ms
 
-    def _renew_fence(self, sent_at: float) -> None:
+    def _fence(self, sent_at: float, lease: float) -> float:
         # From the moment at which the beat was sent: the ledger received it later, so its lease ends after our fence,
         # and no other worker gets a run that we still work on.
-        config = self._runtime.config
-        self._runtime.table.header.fence_at = sent_at + config.lease - config.margin
-
-    def _interval(self, work: bool, held: HeldClaims) -> float:
-        config = self._runtime.config
-        has_room = held.busy + held.foreign < self._runtime.table.size
-        if self.feeding and (work or held.busy):
-            return FEEDING
-        if work or (config.without_wakeups and has_room):
-            return min(WITH_WORK, config.beat)
-        return min(config.look, config.beat) if has_room else config.beat
+        return sent_at + lease - self._runtime.config.margin

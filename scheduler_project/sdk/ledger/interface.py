@@ -64,6 +64,10 @@ class Beat:
     stopping: Sequence[UUID] = ()
     # How far the worker's clock is ahead of the ledger's, measured with the answer before this beat.
     skew_ms: float | None = None
+    # The lease that the worker counts on from this beat on; None, from one of an earlier version: as before.
+    lease: float | None = None
+    # It has nothing in hand, and wake-ups reach it: the answer says how long it may be silent.
+    idle: bool = False
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,9 @@ class HeartbeatResponse:
     queues: list[WorkQueue] = field(default_factory=list)
     work: list[WorkQueue] = field(default_factory=list)
     skew_ms: float | None = None
+    # How many seconds an idle worker may be silent; None, from a platform of an earlier version: it has ignored the
+    # lease of the beat. 0 for a worker that is not idle.
+    quiet: float | None = None
 
 
 @dataclass(frozen=True)
@@ -126,6 +133,11 @@ MAX_CLAIMS = 64
 MAX_SLOTS = 10_000
 MAX_HELD = 20_000
 MAX_STOPPING = 5_000
+# The idle workers of a pool together look at the ledger so often a second; none is silent for longer than MAX_QUIET.
+LOOKS_PER_SECOND = 20
+MAX_QUIET = 20.0
+# The lease of an idle worker is at most this: the silence may not make a long lease of a short one.
+MAX_IDLE_LEASE = 60.0
 GIVEN_BACK = "given_back"
 READY = "ready"
 

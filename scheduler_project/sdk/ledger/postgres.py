@@ -31,6 +31,8 @@ from .interface import (
     ANSWER_SECONDS,
     BATCH_SECONDS,
     GIVEN_BACK,
+    LOOKS_PER_SECOND,
+    MAX_QUIET,
     Beat,
     Claim,
     ClaimRequest,
@@ -95,13 +97,12 @@ class PostgresLedger:
     def heartbeat(self, beat: Beat) -> HeartbeatResponse:
         values = {**vars(beat), "of_tenant": self._of_tenant}
         values |= {"held": list(beat.held), "stopping": list(beat.stopping)}
-        if beat.stopping:
-            # By itself: transactions that lock runs lock them before workers.
-            with self._connected() as connection:
+        values["has_room"] = beat.slots - beat.busy - beat.foreign_busy > 0 and not beat.draining
+        values["most_looking"] = int(MAX_QUIET * LOOKS_PER_SECOND)
+        # Each by itself: no lock is held between two, and an idle worker needs one.
+        with self._connected() as connection:
+            if beat.stopping:
                 connection.execute(SQL["acknowledge_cancels"], values)
-        with self._transaction() as connection:
-            # A lost heartbeat costs nothing, so none waits for the disk.
-            connection.execute(f"SET LOCAL synchronous_commit = off; {SHORT_SILENCE}")
             round_trip = RoundTrip()
             row = connection.execute(SQL["heartbeat"], values).fetchone()
             if row is None:
@@ -114,15 +115,13 @@ class PostgresLedger:
                 cancels=[row["token"] for row in in_question if row["cancelled"]],
                 terminates=[row["token"] for row in in_question if row["terminated"]],
                 gone=[row["token"] for row in in_question if row["gone"]],
-                queues=_queues(connection.execute(SQL["queues"], values)),
-                work=self._work(connection, beat, values),
+                queues=_queues(connection.execute(SQL["queues"], values)) if row["new_queues"] else [],
+                work=self._work(connection, beat, values) if row["runs_wait"] else [],
                 skew_ms=skew_ms,
+                quiet=row["looking"] / LOOKS_PER_SECOND,
             )
 
     def _work(self, connection: Connection, beat: Beat, values: dict[str, Any]) -> list[WorkQueue]:
-        free = beat.slots - beat.busy - beat.foreign_busy
-        if free <= 0 or beat.draining:
-            return []
         known = self._known.get(beat.incarnation)
         if known is None:
             row = connection.execute(SQL["known_targets"], {"incarnation": beat.incarnation}).fetchone()

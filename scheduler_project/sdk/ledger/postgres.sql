@@ -26,20 +26,47 @@ WHERE pool_id = %(pool_id)s AND tenant_id = %(of_tenant)s AND id > %(queues_afte
 
 -- name: heartbeat
 -- Renews the lease of a living incarnation. previous_beat_at moves only when the beat before was answered:
--- otherwise this beat may have been composed before that one arrived, and its list would prove nothing.
-UPDATE beatkeeper_worker_node
-SET previous_beat_at = CASE WHEN beat_no = %(answered)s THEN last_beat_at ELSE previous_beat_at END,
-    last_beat_at = clock_timestamp(),
-    beat_no = %(number)s,
-    slots = %(slots)s,
-    busy = %(busy)s,
-    foreign_busy = %(foreign_busy)s,
-    held = %(held)s,
-    state = CASE WHEN %(draining)s THEN 'draining' ELSE state END,
-    skew_ms = coalesce(%(skew_ms)s::float8, skew_ms),
-    held_until = NULL
-WHERE incarnation = %(incarnation)s AND state IN ('active', 'draining') AND beat_no < %(number)s
-RETURNING pool_id, last_beat_at;
+-- otherwise this beat may have been composed before that one arrived, and its list would prove nothing. The same
+-- statement finds out whether the dearer ones would find anything, and how long an idle worker may be silent: those
+-- that look for the same runs share the looks. Lists of targets are compared by their size, because reading hundreds of
+-- them would cost more than the beat.
+WITH beat AS (
+    UPDATE beatkeeper_worker_node
+    SET previous_beat_at = CASE WHEN beat_no = %(answered)s THEN last_beat_at ELSE previous_beat_at END,
+        last_beat_at = clock_timestamp(),
+        beat_no = %(number)s,
+        slots = %(slots)s,
+        busy = %(busy)s,
+        foreign_busy = %(foreign_busy)s,
+        held = %(held)s,
+        state = CASE WHEN %(draining)s THEN 'draining' ELSE state END,
+        skew_ms = coalesce(%(skew_ms)s::float8, skew_ms),
+        held_until = NULL,
+        lease_seconds = coalesce(%(lease)s::float8, lease_seconds)
+    WHERE incarnation = %(incarnation)s AND state IN ('active', 'draining') AND beat_no < %(number)s
+    RETURNING pool_id, tenant_id, last_beat_at, pg_column_size(known_targets) AS targets_size,
+              -- A lost heartbeat costs nothing, so none waits for the disk.
+              set_config('synchronous_commit', 'off', true)
+)
+SELECT pool_id, last_beat_at,
+       EXISTS (SELECT FROM beatkeeper_queue queue
+               WHERE queue.id > %(queues_after)s AND queue.pool_id = beat.pool_id
+                 AND {{serves(beat, queue.tenant_id)}}) AS new_queues,
+       %(has_room)s AND (SELECT live.queued_at FROM beatkeeper_live_run live
+                         WHERE live.state = 'queued' AND live.pool_id = beat.pool_id
+                         ORDER BY live.queued_at LIMIT 1)
+                        <= clock_timestamp() - make_interval(secs => %(feed_after)s) AS runs_wait,
+       CASE WHEN %(idle)s THEN (
+           SELECT count(*) FROM (
+               SELECT FROM beatkeeper_worker_node worker
+               WHERE worker.pool_id = beat.pool_id AND {{living_worker(worker, beat.last_beat_at)}}
+                 AND worker.tenant_id IS NOT DISTINCT FROM beat.tenant_id
+                 AND pg_column_size(worker.known_targets) = beat.targets_size
+                 AND worker.busy + worker.foreign_busy < worker.slots
+               LIMIT %(most_looking)s
+           ) alike
+       ) ELSE 0 END AS looking
+FROM beat;
 
 -- name: acknowledge_cancels
 -- Bodies that got a request to stop because their run is to be cancelled; what ended meanwhile has no row.

@@ -1,7 +1,8 @@
 """The head of the slot table: the state of a worker as a whole, in the memory that it shares with its guard.
 
 The guard writes the incarnation, the fence, the counters of responses and beats, and when it last looked; the parent
-writes draining and stopping; the process that starts a feed writes its pid, and that feed when its loop last turned.
+writes draining, stopping and when wake-ups last reached it; the process that starts a feed writes its pid, and that
+feed when its loop last turned.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from .record import Process, shared_record
 NIL = UUID(int=0)
 # How often a reader tries to read words that another process may be writing.
 READ_TRIES = 50
+# The worker's event loop notes five times a second that wake-ups reach it; a loop that stands still does not.
+HEARING_SECONDS = 3.0
 
 
 @shared_record
@@ -48,6 +51,8 @@ class WorkerHeader(ctypes.Structure):
     feed_turned_at: float
     # Changes whenever a child has done runs; two that count at the same moment may count as one.
     runs_counted: int
+    # When the worker's event loop last had a consumer of wake-ups.
+    heard_at: float
 
     @property
     def incarnation(self) -> UUID:
@@ -73,6 +78,10 @@ class WorkerHeader(ctypes.Structure):
     @property
     def fenced(self) -> bool:
         return processes.boottime() >= self.fence_at
+
+    @property
+    def hears_wakeups(self) -> bool:
+        return processes.boottime() - self.heard_at < HEARING_SECONDS
 
     @property
     def draining(self) -> bool:

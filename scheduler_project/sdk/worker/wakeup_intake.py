@@ -22,6 +22,7 @@ import kombu
 from amqp import AccessRefused
 from kombu import Consumer
 
+from ..process import processes
 from ..shared.folder import Runtime
 from ..transport.broker_tls import trusts_anybody
 from .admission import Admission
@@ -94,6 +95,8 @@ class WakeupIntake(QueueServer):
         self.pump()
         self.serve_queues()
         self._ack_overdue(now)
+        if self.consuming:
+            self.runtime.table.header.heard_at = processes.boottime()
 
     # Finding queues.
 
@@ -206,6 +209,8 @@ class WakeupIntake(QueueServer):
         self.consumers = {}
         self.waiting.clear()
         self.consuming = set()
+        # Noted at once: the guard looks for work itself from now on.
+        self.runtime.table.header.heard_at = 0.0
         if connection is None:
             return
         try:

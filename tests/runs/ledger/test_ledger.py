@@ -15,7 +15,17 @@ from runs.scheduler.trigger.suspensions import read_suspensions
 from runs.states import FinalState, LiveState, Trigger
 from runs.transitions import release_blocked
 from scheduler_project.sdk.errors import LedgerRefused, LedgerUnavailable
-from scheduler_project.sdk.ledger.interface import Beat, Claim, Ledger, WorkerInfo, WorkQueue, given_back
+from scheduler_project.sdk.ledger import postgres
+from scheduler_project.sdk.ledger.interface import (
+    LOOKS_PER_SECOND,
+    MAX_QUIET,
+    Beat,
+    Claim,
+    Ledger,
+    WorkerInfo,
+    WorkQueue,
+    given_back,
+)
 from scheduler_project.sdk.ledger.postgres import PostgresLedger
 from scheduler_project.sdk.outcomes import (
     CANCELLED,
@@ -408,6 +418,59 @@ def test_heartbeat_moves_the_previous_beat_only_when_the_one_before_was_answered
     ledger.heartbeat(_beat(worker, 3, answered=2))
     worker.refresh_from_db()
     assert worker.previous_beat_at == second
+
+
+def test_heartbeat_announces_the_lease_that_its_worker_counts_on(ledger: Ledger) -> None:
+    job = make_job()
+    worker = make_worker(job.pool)
+    ledger.heartbeat(_beat(worker, 1, lease=50.0, idle=True))
+    WorkerNode.objects.update(last_beat_at=now() - timedelta(seconds=49))
+    make_run(job, LiveState.QUEUED)
+    assert claim_next(ledger, job, worker=worker) is not None
+    ledger.heartbeat(_beat(worker, 2, lease=30.0))
+    assert WorkerNode.objects.get().lease_seconds == 30
+    ledger.heartbeat(_beat(worker, 3))
+    assert WorkerNode.objects.get().lease_seconds == 30, "of a worker of an earlier version it stays as it is"
+
+
+def test_a_heartbeat_that_arrives_late_does_not_bring_back_its_lease(ledger: Ledger) -> None:
+    worker = make_worker(make_job().pool)
+    ledger.heartbeat(_beat(worker, 2, lease=30.0))
+    assert not ledger.heartbeat(_beat(worker, 1, lease=50.0)).known
+    assert WorkerNode.objects.get().lease_seconds == 30
+
+
+def test_idle_workers_that_look_for_the_same_runs_share_the_looks(postgres_ledger: PostgresLedger) -> None:
+    pool, tenant, silent = make_pool(), make_tenant(), now() - timedelta(seconds=31)
+    worker = make_worker(pool)
+    for _ in range(5):
+        make_worker(pool)
+    assert _looking(postgres_ledger, worker, 1) == 6
+    make_worker(make_pool())
+    make_worker(pool, tenant=tenant)
+    make_worker(pool, known_targets=["another.task"])
+    make_worker(pool, last_beat_at=silent)
+    make_worker(pool, state="draining")
+    make_worker(pool, slots=4, busy=3, foreign_busy=1)
+    assert _looking(postgres_ledger, worker, 2) == 6
+    make_worker(pool, slots=4, busy=3)
+    assert _looking(postgres_ledger, worker, 3) == 7
+    assert postgres_ledger.heartbeat(_beat(worker, 4)).quiet == 0
+
+
+def test_no_idle_worker_is_silent_for_longer_than_the_most(
+    postgres_ledger: PostgresLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "LOOKS_PER_SECOND", 0.1)
+    pool = make_pool()
+    workers = [make_worker(pool, known_targets=["x" * 200] * 40) for _ in range(4)]
+    assert postgres_ledger.heartbeat(_beat(workers[0], 1, idle=True)).quiet == MAX_QUIET
+
+
+def _looking(ledger: Ledger, worker: WorkerNode, number: int) -> float:
+    quiet = ledger.heartbeat(_beat(worker, number, idle=True)).quiet
+    assert quiet is not None
+    return round(quiet * LOOKS_PER_SECOND, 6)
 
 
 def test_an_older_heartbeat_that_arrives_late_is_not_believed(ledger: Ledger) -> None:

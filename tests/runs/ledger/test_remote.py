@@ -576,6 +576,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("claim", {"request": {"known_targets": ["x"] * 5001}}, "request.known_targets"),
     ("heartbeat", {"held": "all"}, "held"),
     ("heartbeat", {"skew_ms": True}, "skew_ms"),
+    ("heartbeat", {"lease": 1}, "lease"),
     ("heartbeat", {"skew_ms": 1e300}, "skew_ms"),
     ("heartbeat", {"skew_ms": -4e11}, "skew_ms"),
     ("heartbeat", {"slots": -1}, "slots"),
@@ -687,6 +688,27 @@ def test_who_died_with_a_long_lease_keeps_no_place_of_those_with_a_short_one(tea
     crowd(team, MAX_WORKERS, known_targets=[], lease_seconds=3600)
     assert "60 s" in refusal(asked_to_register(team, lease=61.0), 409)["hint"]
     assert asked_to_register(team, lease=60.0).status_code == 200
+
+
+def test_a_heartbeat_makes_no_long_lease_of_a_short_one_nor_the_reverse(
+    team: Team, ledger: HttpsLedger
+) -> None:
+    """They are counted apart, and a worker that registers may be counted once."""
+    for number, lease in enumerate([60.0, 30.0, 2.0], start=1):
+        assert ledger.heartbeat(replace(beat(team.incarnation, number), lease=lease)).quiet == 0
+    with pytest.raises(LedgerRefused, match="61 s is out of range"):
+        ledger.heartbeat(replace(beat(team.incarnation, 4), lease=61.0))
+    long = replace(team.info, incarnation=uuid4(), lease=3600.0)
+    ledger.register(long)
+    assert ledger.heartbeat(replace(beat(long.incarnation), lease=3600.0)).known
+    for lease in (60.0, 3601.0):
+        with pytest.raises(LedgerRefused, match="out of range"):
+            ledger.heartbeat(replace(beat(long.incarnation, 2), lease=lease))
+
+
+def test_an_idle_worker_is_told_how_long_it_may_be_silent(team: Team, ledger: HttpsLedger) -> None:
+    crowd(team, 19)
+    assert ledger.heartbeat(replace(beat(team.incarnation), idle=True)).quiet == 1.0
 
 
 def test_a_field_that_is_not_known_yet_is_left_alone(team: Team, ledger: HttpsLedger) -> None:

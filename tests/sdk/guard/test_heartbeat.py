@@ -7,8 +7,9 @@ from uuid import uuid4
 
 import pytest
 
-from scheduler_project.sdk.guard.heartbeat import FEEDING, HeartbeatThread
+from scheduler_project.sdk.guard.heartbeat import HeartbeatThread
 from scheduler_project.sdk.guard.held_claims import held_claims
+from scheduler_project.sdk.guard.pace import FEEDING
 from scheduler_project.sdk.ledger.interface import Beat, HeartbeatResponse, base_token
 from scheduler_project.sdk.shared.folder import Config, Runtime
 from scheduler_project.sdk.shared.spool import PendingReport, Spool, unconfirmed_claim
