@@ -26,6 +26,7 @@ NAMES = [
         "throughput",
         "tenants",
         "claim",
+        "fleet",
         "recovery",
         "degraded",
         "api",

@@ -38,6 +38,7 @@ SMALL = {
         "SLOTS": "2",
     },
     "claim": {"RUNS": "200", "CALLERS": "2", "REPEATS": "1"},
+    "fleet": {"WORKERS": "40", "SESSIONS": "4", "SECONDS": "2"},
     "degraded": {
         "SUPPLY": "1000",
         "SLOTS": "1",
