@@ -1,4 +1,4 @@
-"""What a fleet of idle workers costs the database: CPU of its sessions, and their memory.
+"""What a fleet of idle workers costs the database, and what many running runs and queues cost a pass of dispatch.
 
 WORKERS simulated workers beat through the real ledger, at the pace that a guard's own code gives them, over SESSIONS
 sessions: first while they hear wake-ups, then while they hear none.
@@ -21,7 +21,7 @@ from scheduler_project.sdk.guard.pace import Pace
 from scheduler_project.sdk.ledger.interface import LOOKS_PER_SECOND, MAX_QUIET, Beat, WorkerInfo
 from scheduler_project.sdk.ledger.postgres import PostgresLedger
 from scheduler_project.sdk.shared.folder import Config
-from tests.benchmarks import stored
+from tests.benchmarks import pass_cost, stored
 from tests.benchmarks.cpu import meter, sessions_of
 from tests.benchmarks.sizes import number, whole
 from tests.benchmarks.stage import Database, Stage, say
@@ -34,6 +34,7 @@ KEYS = (
     "mb_per_session",
     "workers",
     "sessions",
+    *pass_cost.KEYS,
 )
 SLOTS, MAX_SESSIONS = 8, 80
 # All beat every 0.8 s then, so this is soon known.
@@ -70,6 +71,7 @@ def measure(stage: Stage) -> dict[str, Any]:
         "workers": workers,
         "sessions": sessions,
         "seconds": seconds,
+        **pass_cost.measure_passes(stage),
     }
 
 

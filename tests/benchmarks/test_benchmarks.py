@@ -38,7 +38,14 @@ SMALL = {
         "SLOTS": "2",
     },
     "claim": {"RUNS": "200", "CALLERS": "2", "REPEATS": "1"},
-    "fleet": {"WORKERS": "40", "SESSIONS": "4", "SECONDS": "2"},
+    "fleet": {
+        "WORKERS": "40",
+        "SESSIONS": "4",
+        "SECONDS": "2",
+        "RUNNING": "200",
+        "QUEUES": "150",
+        "PASSES": "3",
+    },
     "degraded": {
         "SUPPLY": "1000",
         "SLOTS": "1",
