@@ -115,11 +115,16 @@ class PostgresLedger:
                 cancels=[row["token"] for row in in_question if row["cancelled"]],
                 terminates=[row["token"] for row in in_question if row["terminated"]],
                 gone=[row["token"] for row in in_question if row["gone"]],
-                queues=_queues(connection.execute(SQL["queues"], values)) if row["new_queues"] else [],
+                queues=self._new_queues(connection, row, values),
                 work=self._work(connection, beat, values) if row["runs_wait"] else [],
                 skew_ms=skew_ms,
                 quiet=row["looking"] / LOOKS_PER_SECOND,
             )
+
+    def _new_queues(self, connection: Connection, row: Row, values: Mapping[str, Any]) -> list[WorkQueue]:
+        if row["pool_queue"] is not None:
+            return [WorkQueue(0, row["pool_id"], ALL_TENANTS, row["pool_queue"])]
+        return _queues(connection.execute(SQL["queues"], values)) if row["new_queues"] else []
 
     def _work(self, connection: Connection, beat: Beat, values: dict[str, Any]) -> list[WorkQueue]:
         known = self._known.get(beat.incarnation)

@@ -16,8 +16,8 @@ ON CONFLICT (incarnation) DO UPDATE SET last_beat_at = clock_timestamp()
 RETURNING pool_id;
 
 -- name: queues
--- Where the worker hears of work: of all tenants its pool's broker queue, named each time because it may be another one
--- now; of a tenant's worker that tenant's, if it was made after the ones the worker knows.
+-- Where the worker hears of work: of all tenants its pool's broker queue; of a tenant's worker that tenant's, if it was
+-- made after the ones the worker knows.
 SELECT 0 AS id, id AS pool_id, 0 AS tenant_id, broker_queue FROM beatkeeper_pool
 WHERE id = %(pool_id)s AND %(of_tenant)s::int IS NULL
 UNION ALL
@@ -49,9 +49,12 @@ WITH beat AS (
               set_config('synchronous_commit', 'off', true)
 )
 SELECT pool_id, last_beat_at,
+       -- Of a tenant's worker its queue, if it was made since; of all others that of the pool, which may be another now.
        EXISTS (SELECT FROM beatkeeper_queue queue
                WHERE queue.id > %(queues_after)s AND queue.pool_id = beat.pool_id
-                 AND {{serves(beat, queue.tenant_id)}}) AS new_queues,
+                 AND queue.tenant_id = beat.tenant_id) AS new_queues,
+       (SELECT broker_queue FROM beatkeeper_pool pool WHERE pool.id = beat.pool_id AND beat.tenant_id IS NULL)
+           AS pool_queue,
        %(has_room)s AND (SELECT live.queued_at FROM beatkeeper_live_run live
                          WHERE live.state = 'queued' AND live.pool_id = beat.pool_id
                          ORDER BY live.queued_at LIMIT 1)
