@@ -17,7 +17,15 @@ from tests.benchmarks import stored
 from tests.benchmarks.sizes import whole
 from tests.benchmarks.stage import Database, Stage, say
 
-KEYS = ("pass_ms", "pass_large_ms", "pass_mean_large_ms", "pass_queues_ms", "pass_ratio", "queues_ratio", "takeover_ms")
+KEYS = (
+    "pass_ms",
+    "pass_large_ms",
+    "pass_mean_large_ms",
+    "pass_queues_ms",
+    "pass_ratio",
+    "queues_ratio",
+    "takeover_ms",
+)
 FEW, FEW_QUEUES = 100, 100
 QUEUES_WITH_WORK = 10
 READY_A_PASS = 20
