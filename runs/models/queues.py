@@ -40,6 +40,12 @@ class Queue(models.Model):
     class Meta:
         db_table = "beatkeeper_queue"
         constraints = [models.UniqueConstraint(fields=["pool", "tenant"], name="queue_once")]
+        indexes = [
+            # Used by dispatch, which ends reasons that are no longer so. An update that changes none does not write it.
+            models.Index(
+                fields=["pool", "tenant"], condition=~models.Q(reason=""), name="queue_shows_reason_idx"
+            ),
+        ]
 
     def __str__(self) -> str:
         return self.broker_queue

@@ -203,6 +203,8 @@ class LiveRun(Planned):
             # Used by claims over all queues of a pool: who was queued first.
             Index(fields=["pool", "queued_at"], condition=Q(state="queued"), name="live_run_turn_idx"),
             Index(fields=["worker"], condition=Q(state="running"), name="live_run_claims_idx"),
+            # Used to count what runs of a queue with a limit.
+            Index(fields=["pool", "tenant"], condition=Q(state="running"), name="live_run_running_idx"),
             Index(fields=["wake_at"], condition=Q(wake_at__isnull=False), name="live_run_wake_idx"),
             Index(fields=["job", "state"], name="live_run_job_idx"),
             # Used by uncount_returned: what was handed over and came back unclaimed, which is nearly nothing.

@@ -15,10 +15,12 @@ CROSS JOIN LATERAL (
 ) first;
 
 -- name: pool
--- The pool as its owner set it, how many queues it has, whether others may come, and the targets that may go there.
+-- The pool as its owner set it, and the targets that may go there; if it is asked for, how many queues it has and how
+-- many may come.
 SELECT pool.slug, pool.shared,
-       (SELECT count(*) FROM beatkeeper_queue queue WHERE queue.pool_id = pool.id),
-       CASE WHEN pool.shared THEN (SELECT count(*) FROM (SELECT FROM beatkeeper_tenant LIMIT 2) several)
+       CASE WHEN %(count)s THEN (SELECT count(*) FROM beatkeeper_queue queue WHERE queue.pool_id = pool.id) END,
+       CASE WHEN NOT %(count)s THEN NULL
+            WHEN pool.shared THEN (SELECT count(*) FROM (SELECT FROM beatkeeper_tenant LIMIT 2) several)
             ELSE (SELECT count(*) FROM beatkeeper_pool_tenant member WHERE member.pool_id = pool.id) END,
        pool.exported_tasks::text[] || ARRAY(SELECT 'kind:' || kind FROM unnest(pool.exported_kinds) AS export (kind)),
        pool.broker, pool.broker_queue
@@ -42,22 +44,32 @@ WHERE worker.incarnation = ANY (%(nodes)s::uuid[]);
 {{distinct_values(tenant_id, beatkeeper_live_run, state = 'ready' AND pool_id = %(pool)s)}};
 
 -- name: occupied
--- Exact counts of what each queue has handed over: running, the slots that takes, queued, and the slots taken elsewhere
--- than on living nodes, or on those of its own. Runs claimed together, also of several queues, share a slot, and all but
--- the last two digits of their tokens.
-SELECT tenant_id, sum(running)::int, sum(part)::float8, sum(queued)::int,
-       coalesce(sum(part) FILTER (WHERE worker <> ALL (%(nodes)s::uuid[])), 0)::float8,
-       coalesce(sum(part) FILTER (WHERE worker = ANY (%(own_nodes)s::uuid[])), 0)::float8
-FROM (
-    SELECT tenant_id, worker, 1 AS running, 0 AS queued,
-           1.0 / count(*) OVER (PARTITION BY worker, left(claim_token::text, -2)) AS part
-    FROM beatkeeper_live_run
-    WHERE state = 'running' AND pool_id = %(pool)s
+-- Exact counts of what each queue has handed over: queued, and if it is asked for, running and the slots that takes,
+-- by tenant and by worker. Of one snapshot: by two, a run that is claimed in between could be in neither.
+-- Runs claimed together, also of several queues, share a slot, and all but the last two digits of their tokens; those
+-- digits of the first are 00.
+WITH running AS MATERIALIZED (
+    SELECT tenant_id, worker, claim_token AS token FROM beatkeeper_live_run
+    WHERE %(count)s AND state = 'running' AND pool_id = %(pool)s
+), shared AS MATERIALIZED (
+    -- Of most claims one run is left. Grouping all by their claims would take most of the time.
+    SELECT left(token::text, -2) AS claim FROM running WHERE get_byte(uuid_send(token), 15) > 0
+), counted AS (
+    SELECT tenant_id, worker, count(*) AS running, count(*)::float8 AS slots, 0 AS queued FROM running
+    WHERE left(token::text, -2) NOT IN (SELECT claim FROM shared)
+    GROUP BY tenant_id, worker
     UNION ALL
-    SELECT tenant_id, NULL, 0, count(*), 0 FROM beatkeeper_live_run
+    SELECT tenant_id, worker, 1, 1.0 / count(*) OVER (PARTITION BY worker, left(token::text, -2)), 0 FROM running
+    WHERE left(token::text, -2) IN (SELECT claim FROM shared)
+    UNION ALL
+    SELECT tenant_id, NULL, 0, 0, count(*) FROM beatkeeper_live_run
     WHERE state = 'queued' AND pool_id = %(pool)s GROUP BY tenant_id
-) counted
-GROUP BY tenant_id;
+)
+SELECT tenant.id, sum(counted.running)::int, sum(counted.slots)::float8, sum(counted.queued)::int, counted.worker,
+       tenant.weight
+FROM counted JOIN beatkeeper_tenant tenant ON tenant.id = counted.tenant_id
+GROUP BY GROUPING SETS ((tenant.id, tenant.weight), (counted.worker))
+HAVING tenant.id IS NOT NULL OR counted.worker IS NOT NULL;
 
 -- name: queued_for_own
 -- Of tenants with workers of their own, how much is queued of each target.
@@ -67,14 +79,25 @@ GROUP BY live.tenant_id, live.target_key;
 
 -- name: queues
 -- The queues of these tenants, made or not yet made, and those that still show a reason.
+WITH wanted (tenant_id) AS (
+    SELECT unnest(%(tenants)s::int[])
+    UNION
+    SELECT queue.tenant_id FROM beatkeeper_queue queue WHERE queue.pool_id = %(pool)s AND queue.reason <> ''
+)
 SELECT tenant.id, tenant.slug, tenant.weight, tenant.max_running, tenant.rate_limit,
        tenant.daily_quota, queue.id, coalesce(queue.broker_queue, ''), queue.tokens, queue.tokens_at, queue.day,
        coalesce(queue.day_count, 0), coalesce(queue.reason, ''), coalesce(queue.queued, 0),
        {{pool_is_open(pool, tenant.id)}}
-FROM beatkeeper_tenant tenant
+FROM wanted
+JOIN beatkeeper_tenant tenant ON tenant.id = wanted.tenant_id
 JOIN beatkeeper_pool pool ON pool.id = %(pool)s
-LEFT JOIN beatkeeper_queue queue ON queue.pool_id = %(pool)s AND queue.tenant_id = tenant.id
-WHERE tenant.id = ANY (%(tenants)s::int[]) OR queue.reason <> '';
+LEFT JOIN beatkeeper_queue queue ON queue.pool_id = %(pool)s AND queue.tenant_id = tenant.id;
+
+-- name: running_of_limited
+-- What runs of queues with a limit. Counted after what is queued: a run that is claimed in between is in both.
+SELECT live.tenant_id, count(*)::int FROM beatkeeper_live_run live
+WHERE live.state = 'running' AND live.pool_id = %(pool)s AND live.tenant_id = ANY (%(tenants)s::int[])
+GROUP BY live.tenant_id;
 
 -- name: make_queues
 -- A queue exists from the first run of its tenant in the pool.

@@ -16,6 +16,7 @@ from runs.scheduler.partitions.lock_session import connect
 from tests.benchmarks import stored
 from tests.benchmarks.sizes import whole
 from tests.benchmarks.stage import Database, Stage, say
+from tests.benchmarks.stored import Session
 
 KEYS = (
     "pass_ms",
@@ -30,6 +31,8 @@ FEW, FEW_QUEUES = 100, 100
 QUEUES_WITH_WORK = 10
 READY_A_PASS = 20
 POOL = 1
+TAKEOVERS = 3
+# The tokens are of claims of one run each.
 DEFINITIONS = """
 UPDATE beatkeeper_tenant SET weight = 1 + id %% 3;
 INSERT INTO beatkeeper_queue (pool_id, tenant_id, broker_queue)
@@ -43,7 +46,9 @@ INSERT INTO beatkeeper_live_run
         (id, tenant_id, pool_id, job_id, version, trigger, planned_at, priority, available_at, rank, target_key, state,
          queued_at, started_at, claimed_at, claim_seq, attempt, claim_token, wake_at, worker)
     SELECT gen_random_uuid(), job.tenant_id, %(pool)s, job.id, 1, 'schedule', now(), 500, now(), n, %(task)s, 'running',
-           now(), now(), now(), 1, 1, gen_random_uuid(), now() + interval '1 day', worker.incarnation
+           now(), now(), now(), 1, 1,
+           overlay(gen_random_uuid()::text PLACING '00' FROM 35)::uuid,
+           now() + interval '1 day', worker.incarnation
     FROM generate_series(1, %(running)s) n JOIN job ON job.place = n %% %(tenants)s, beatkeeper_worker_node worker
 """
 MORE_READY = """
@@ -56,7 +61,8 @@ FROM generate_series(1, %(ready)s) n JOIN beatkeeper_job job ON job.tenant_id = 
 WORK = """
 WITH claimed AS (
     UPDATE beatkeeper_live_run SET state = 'running', started_at = now(), claimed_at = now(), claim_seq = 1,
-           attempt = 1, claim_token = gen_random_uuid(), wake_at = now() + interval '1 day', worker = node.incarnation
+           attempt = 1, claim_token = overlay(gen_random_uuid()::text PLACING '00' FROM 35)::uuid,
+           wake_at = now() + interval '1 day', worker = node.incarnation
     FROM beatkeeper_worker_node node WHERE beatkeeper_live_run.state = 'queued' RETURNING 1
 )
 DELETE FROM beatkeeper_live_run WHERE ctid IN (
@@ -67,7 +73,7 @@ DELETE FROM beatkeeper_live_run WHERE ctid IN (
 
 @dataclass
 class Passes:
-    takeover_ms: float = 0.0
+    takeovers: list[float] = field(default_factory=list)
     ms: list[float] = field(default_factory=list)
 
 
@@ -86,35 +92,39 @@ def measure_passes(stage: Stage) -> dict[str, Any]:
         "pass_ratio": median(large.ms) / median(few.ms),
         "pass_mean_ratio": mean(large.ms) / mean(few.ms),
         "queues_ratio": median(over_queues.ms) / median(few.ms),
-        "takeover_ms": large.takeover_ms,
+        "takeover_ms": median(large.takeovers),
     }
     return {**{name: round(value, 2) for name, value in figures.items()}, "running": many, "queues": queues}
 
 
 def _passes(stage: Stage, running: int, tenants: int) -> Passes:
-    database, found = _filled(stage, running, tenants), Passes()
-    memory = PoolMemory()
-    values = {"pool": POOL, "ready": READY_A_PASS, "queues": QUEUES_WITH_WORK}
+    database, found, memory = _filled(stage, running, tenants), Passes(), PoolMemory()
     with connect(database.url, "passes", 30) as connection:
-        for number in range(1 + whole("PASSES", 100)):
-            stored.fill_in(database.session, MORE_READY, values)
-            now = stored.database_now(database.session)
-            began = time.monotonic()
-            done = dispatch_pool(connection, POOL, now, memory)
-            ms = 1000 * (time.monotonic() - began)
-            assert done.queued == READY_A_PASS, f"{done.queued} of {READY_A_PASS} ready runs were queued"
-            if number:
-                found.ms.append(ms)
-            else:
-                found.takeover_ms = ms
-            stored.fill_in(database.session, WORK)
+        for _ in range(TAKEOVERS):
+            memory = PoolMemory()
+            found.takeovers.append(_pass_ms(database, connection, memory))
+        for _ in range(whole("PASSES", 100)):
+            found.ms.append(_pass_ms(database, connection, memory))
             time.sleep(GATHER_SECONDS)
     database.session.close()
     say(
         f"{running:,} running in {tenants:,} queues: a pass takes {median(found.ms):.1f} ms (mean"
-        f" {mean(found.ms):.1f}, longest {max(found.ms):.1f}), the first {found.takeover_ms:.1f} ms"
+        f" {mean(found.ms):.1f}, longest {max(found.ms):.1f}), a first one {median(found.takeovers):.1f} ms"
     )
     return found
+
+
+def _pass_ms(database: Database, connection: Session, memory: PoolMemory) -> float:
+    stored.fill_in(
+        database.session, MORE_READY, {"pool": POOL, "ready": READY_A_PASS, "queues": QUEUES_WITH_WORK}
+    )
+    now = stored.database_now(database.session)
+    began = time.monotonic()
+    done = dispatch_pool(connection, POOL, now, memory)
+    ms = 1000 * (time.monotonic() - began)
+    assert done.queued == READY_A_PASS, f"{done.queued} of {READY_A_PASS} ready runs were queued"
+    stored.fill_in(database.session, WORK)
+    return ms
 
 
 def _filled(stage: Stage, running: int, tenants: int) -> Database:

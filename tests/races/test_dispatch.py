@@ -140,6 +140,60 @@ def test_what_comes_back_while_a_dispatch_counts_is_taken_back_by_the_next(
     assert QueueRow.objects.get(tenant=theirs.tenant).day_count == 1
 
 
+def test_a_claim_that_commits_while_a_limit_is_counted_is_counted(
+    first: Session, second: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither as queued nor as running, it would leave room for one run too many."""
+    job = make_job(make_tenant(max_running=2))
+    worker = make_worker(job.pool, slots=9)
+    make_run(job, LiveState.QUEUED, rank=0)
+    for _ in range(3):
+        make_run(job)
+    first.execute("BEGIN")
+    first.execute(SQL["claim"], _claim_values(job, worker))
+    counts: list[str] = []
+
+    def read(session: Session, name: str, *values: Any) -> Any:
+        found = rows(session, name, *values)
+        if name in ("occupied", "running_of_limited"):
+            counts.append(name)
+            if len(counts) == 1:
+                first.execute("COMMIT")
+        return found
+
+    memory = PoolMemory()
+    with monkeypatch.context() as patched:
+        patched.setattr("runs.scheduler.dispatch.load.rows", read)
+        dispatch_pool(second, job.pool_id, now(), memory)
+    assert len(counts) == 2
+    assert state(job) == ["ready", "ready", "ready", "running"], "it is in both, for this pass"
+    dispatch_pool(second, job.pool_id, now(), memory)
+    assert state(job) == ["queued", "ready", "ready", "running"]
+
+
+def test_a_claim_that_commits_after_the_count_takes_its_slot(
+    first: Session, second: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pool is too large to be counted again: what was queued then and is not now has begun."""
+    monkeypatch.setattr("runs.scheduler.dispatch.counts.COUNTED_EACH_PASS", 0)
+    monkeypatch.setattr("runs.scheduler.dispatch.counts.MAX_SECONDS_PER_RUN", 60.0)
+    job = make_job()
+    worker = make_worker(job.pool, slots=3)
+    make_run(job, LiveState.RUNNING, worker=worker)
+    make_run(job, LiveState.QUEUED, rank=0)
+    for _ in range(4):
+        make_run(job)
+    memory = PoolMemory()
+    first.execute("BEGIN")
+    first.execute(SQL["claim"], _claim_values(job, worker))
+    assert dispatch_pool(second, job.pool_id, now(), memory).queued == 1
+    memory.counts.seconds = 60.0
+    first.execute("COMMIT")
+    assert dispatch_pool(second, job.pool_id, now(), memory).queued == 0
+    assert memory.counts.load(job.tenant_id).runs == 2
+    assert state(job).count("running") == 2
+
+
 def test_what_a_dispatch_is_about_to_mark_is_left_alone_by_others(first: Session, second: Session) -> None:
     """Its rows are locked as they are read: where they lie is where they are marked."""
     job = make_job()

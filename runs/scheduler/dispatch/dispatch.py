@@ -18,6 +18,7 @@ from runs.events import Event, QueuesHeld, RunsBlocked, RunsQueued, emit
 from runs.reasons import NOT_HELD, Reason
 from runs.scheduler.broker.message import Wakeup
 from runs.scheduler.dispatch import fair_share as shares
+from runs.scheduler.dispatch.counts import PoolCounts
 from runs.scheduler.dispatch.fair_share import QueueLoad
 from runs.scheduler.dispatch.load import MAX_IN_A_PASS, DispatchedPool, PoolLoad, PoolMemory
 from runs.scheduler.dispatch.queues import QueueRow
@@ -78,10 +79,19 @@ def dispatch_pool(
     """
     memory = memory if memory is not None else PoolMemory()
     done = Dispatched()
-    with connection.transaction():
-        found = rows(connection, "pool", {"pool": pool_id})
-        if found:
-            done = DispatchPass(connection, DispatchedPool(pool_id, *found[0]), now, memory, notice).run()
+    try:
+        with connection.transaction():
+            counting = memory.counts.are_due(now.timestamp())
+            found = rows(connection, "pool", {"pool": pool_id, "count": counting})
+            if found:
+                pool = DispatchedPool(pool_id, *found[0])
+                if not counting:
+                    pool = pool._replace(queues=memory.counts.pool_queues, tenants=memory.counts.pool_tenants)
+                done = DispatchPass(connection, pool, now, memory, notice, counting).run()
+    except BaseException:
+        # What a rolled-back pass noted is not so: the next one counts.
+        memory.counts = PoolCounts()
+        raise
     # After the commit: what a rolled-back pass marked is as it was.
     emit(*done.events(pool_id))
     return done
@@ -106,6 +116,7 @@ class DispatchPass(PoolLoad):
         if self.memory.workers.nodes:
             self.done.waiting = bool(self.ready)
             self._count_what_only_own_workers_know()
+            self._count_limited()
             self._weigh()
             self._recall()
             self._hand_over_in_rounds()
@@ -114,6 +125,7 @@ class DispatchPass(PoolLoad):
                 queue.broker_queue for tenant, queue in self.queues.items() if self.slots[tenant]
             ]
         self._write_queues()
+        self._keep_counts()
         return self.done
 
     def _hand_over_in_rounds(self) -> None:
@@ -145,6 +157,7 @@ class DispatchPass(PoolLoad):
             count = self.handed[tenant]
             most = None if load.most is None else load.most - count
             yield replace(load, queued=load.queued + count, most=most) if count else load
+        yield self.rest
 
     def _hand_over(self, own: Counter[int], given: Counter[int]) -> Counter[int]:
         """Mark the best runs of each queue, up to what it was given, and return how many each handed over."""
@@ -274,18 +287,20 @@ class DispatchPass(PoolLoad):
     def _free_slots(self, of: int | None) -> float:
         """Return how many slots of a tenant's own workers are free, or of all others."""
         if of is not None:
-            return self.slots[of] - (self.loads[of].own_running if of in self.loads else 0)
-        return self.shared_slots - sum(load.running - load.own_running for load in self.loads.values())
+            return self.slots[of] - self.own_running[of]
+        return self.shared_slots - sum(
+            load.running - load.own_running for load in [*self.loads.values(), self.rest]
+        )
 
     def _write_queues(self) -> None:
         changed = []
         for tenant, queue in self.queues.items():
             load = self.loads.get(tenant)
             queued = load.queued + self.handed[tenant] if load else 0
-            occupied = load.runs + self.handed[tenant] if load else 0
+            occupied = self._occupied(tenant) + self.handed[tenant]
             if tenant in self.handed:
                 queue = queue.spend(self.handed[tenant], self.now)
-                self.memory.queues[tenant].occupied = occupied
+                self.memory.queues[tenant].occupied += self.handed[tenant]
             reason = self._reason(queue, occupied)
             if reason not in (queue.reason, *NOT_HELD):
                 self.done.held[tenant] = reason
@@ -294,6 +309,15 @@ class DispatchPass(PoolLoad):
         if changed:
             columns = {name: [getattr(queue, name) for queue in changed] for name in WRITTEN}
             change(self.connection, "write_queues", {"pool": self.pool.id, **columns})
+
+    def _keep_counts(self) -> None:
+        counts = self.memory.counts
+        counts.pool_queues, counts.pool_tenants = self.pool.queues, self.pool.tenants
+        counts.queued = {
+            tenant: (queued, self.queues[tenant].weight)
+            for tenant, load in self.loads.items()
+            if (queued := load.queued + self.handed[tenant])
+        }
 
     def _reason(self, queue: QueueRow, occupied: int) -> str:
         if queue.tenant_id in self.held:

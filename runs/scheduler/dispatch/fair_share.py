@@ -33,6 +33,8 @@ class QueueLoad:
     queued: int = 0
     ready: bool = True
     batched: float = 0
+    # Of the running ones, those that began since the last count: which workers have them is not known.
+    begun: int = 0
     # Occupied slots of workers that are its tenant's alone: no other queue could have them.
     own_running: float = 0
     # It has such workers, or had them a moment ago.
@@ -58,6 +60,8 @@ class QueueLoad:
     served: float = 0.0
     # What its own limits leave: max_running, the rate limit.
     most: int | None = None
+    # How many queues it is the sum of.
+    queues: int = 1
 
     @property
     def runs(self) -> int:
@@ -132,11 +136,15 @@ def usable_slots(slots: int, at_work: Sequence[float], shared_slots: float) -> i
 
 
 def split(load: QueueLoad) -> tuple[QueueLoad, QueueLoad]:
-    """Split a queue's load into the part on its own workers' slots, which are filled first, and the shared part."""
+    """Split a queue's load into the part on its own workers' slots, which are filled first, and the shared part.
+
+    What began since the last count may be on either, so it is in both.
+    """
+    own_running = load.own_running + load.begun
     own_turnover = load.turnover * (load.own_running / load.running if load.running else load.own_slots > 0)
-    room = max(0, int((load.own_slots - load.own_running) * load.per_place) + int(own_turnover))
+    room = max(0, int((load.own_slots - own_running) * load.per_place) + int(own_turnover))
     queued = max(load.own_queued, min(load.queued, room))
-    own = replace(load, running=load.own_running, queued=queued, turnover=own_turnover)
+    own = replace(load, running=own_running, queued=queued, turnover=own_turnover)
     shared = replace(
         load,
         running=load.running - load.own_running,
@@ -174,7 +182,7 @@ def share_out(
     loads = list(queues)
     weights = sum(load.weight for load in loads) or 1
     # While other queues are idle the reserve is kept for them.
-    share = (capacity - (kept if len(loads) < queues_of_pool else 0)) / weights
+    share = (capacity - (kept if sum(load.queues for load in loads) < queues_of_pool else 0)) / weights
     slack = max(MIN_SLACK, int(capacity * SLACK)) if capacity else 0
     # What is idle now, and with what is expected to be until the next look.
     idle = capacity - sum(load.taken for load in loads)

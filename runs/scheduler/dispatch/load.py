@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, time, timezone
 from fractions import Fraction
+from time import monotonic
 from typing import NamedTuple
 from uuid import UUID
 
@@ -14,6 +15,7 @@ from jobs.suspensions.rules import SuspensionSet
 from runs import transitions
 from runs.scheduler.broker.config import queue_version
 from runs.scheduler.dispatch import fair_share as shares
+from runs.scheduler.dispatch.counts import CountedRow, PoolCounts
 from runs.scheduler.dispatch.fair_share import QueueLoad
 from runs.scheduler.dispatch.queue_memory import QueueMemories
 from runs.scheduler.dispatch.queues import QueueRow, day_of
@@ -32,6 +34,7 @@ class PoolMemory:
     queues: QueueMemories = field(default_factory=QueueMemories)
     # Places without a wake-up, because no slot was free: of a tenant's own workers, and of all others together.
     owed: dict[int | None, Fraction] = field(default_factory=dict)
+    counts: PoolCounts = field(default_factory=PoolCounts)
     workers: PoolWorkers = field(default_factory=PoolWorkers)
     batch: BatchSize = field(default_factory=lambda: BatchSize("dispatch", MAX_IN_A_PASS))
 
@@ -40,6 +43,7 @@ class DispatchedPool(NamedTuple):
     id: int
     slug: str
     shared: bool
+    # As of the last count.
     queues: int
     # How many may come at all: one or more. A queue alone in its pool needs no reserve.
     tenants: int
@@ -57,6 +61,8 @@ class PoolLoad:
     now: datetime
     memory: PoolMemory
     notice: str
+    # What runs in the pool is counted.
+    counting: bool
     suspensions: SuspensionSet = field(init=False)
     # Tenants with ready runs; of those whom a suspension holds as a whole, why.
     ready: set[int] = field(default_factory=set)
@@ -64,10 +70,16 @@ class PoolLoad:
     # As they are stored, and as this pass leaves them.
     stored: dict[int, QueueRow] = field(default_factory=dict)
     queues: dict[int, QueueRow] = field(default_factory=dict)
+    # Of queues with ready or queued runs; and the sum of those that only run something.
     loads: dict[int, QueueLoad] = field(default_factory=dict)
+    rest: QueueLoad = field(init=False)
+    # Running runs by tenant, counted in the table.
+    limited_running: dict[int, int] = field(default_factory=dict)
     # Slots by the tenant they are for; None: for everybody. The workers that are for one alone.
     slots: Counter[int | None] = field(default_factory=Counter)
-    own_nodes: list[UUID] = field(default_factory=list)
+    own_nodes: dict[UUID, int] = field(default_factory=dict)
+    # Slots that are taken on them, by tenant.
+    own_running: Counter[int] = field(default_factory=Counter)
     # Slots that runs take on workers which are no longer counted: draining ones above all.
     slots_elsewhere: float = 0
 
@@ -89,26 +101,45 @@ class PoolLoad:
         self.memory.workers.see(self.connection, nodes, self.pool.exported)
         for _node, slots, tenant in living:
             self.slots[tenant] += slots
-        self.own_nodes = [node for node, _slots, tenant in living if tenant is not None]
+        self.own_nodes = {node: tenant for node, _slots, tenant in living if tenant is not None}
 
     def _find_queues(self) -> None:
-        """Find the queues with ready runs, and those that occupy slots."""
-        values = {"pool": self.pool.id, "nodes": list(self.memory.workers.nodes), "own_nodes": self.own_nodes}
-        self.ready = {tenant for (tenant,) in rows(self.connection, "queues_with_ready_runs", values)}
-        counted = rows(self.connection, "occupied", values)
+        """Find the queues with ready runs, and those that have runs queued or had some after the last pass."""
+        self.ready = {
+            tenant for (tenant,) in rows(self.connection, "queues_with_ready_runs", {"pool": self.pool.id})
+        }
+        queued = self._count()
         # Under a suspension of the whole queue the runs stay, and the queue shows the reason.
         for tenant in self.ready if self.suspensions else ():
             suspension = self.suspensions.holds(tenant, self.pool.id, None, {}, self.now)
             if suspension is not None:
                 self.held[tenant] = suspension.stored_reason
         self.ready -= self.held.keys()
-        for tenant, running, slots, queued, elsewhere, own_running in counted:
-            load = QueueLoad(tenant, running=slots, queued=queued, ready=tenant in self.ready)
-            load.batched, load.own_running = running - slots, own_running
-            self.loads[tenant] = load
-            self.slots_elsewhere += elsewhere
-        for tenant in self.ready - self.loads.keys():
-            self.loads[tenant] = QueueLoad(tenant)
+        counts = self.memory.counts
+        self.own_running = counts.own_running(self.own_nodes)
+        self.slots_elsewhere = counts.slots_elsewhere(self.memory.workers.nodes)
+        for tenant in self.ready | queued.keys() | counts.queued.keys():
+            self.loads[tenant] = self._load(tenant, queued.get(tenant, 0))
+
+    def _count(self) -> dict[int, int]:
+        """Count what is queued, and what runs if that is due; return what is queued by tenant."""
+        counts, began = self.memory.counts, monotonic()
+        values = {"pool": self.pool.id, "count": self.counting}
+        counted = [CountedRow(*row) for row in rows(self.connection, "occupied", values)]
+        queued = {row.tenant: row.queued for row in counted if row.tenant is not None and row.queued}
+        if self.counting:
+            counts.count(self.now.timestamp(), counted)
+            counts.seconds = monotonic() - began
+        else:
+            counts.note_begun(queued)
+        return queued
+
+    def _load(self, tenant: int, queued: int = 0) -> QueueLoad:
+        load = self.memory.counts.load(tenant)
+        load.queued, load.ready = queued, tenant in self.ready
+        load.own_running = self.own_running[tenant]
+        load.has_own_workers = self.slots[tenant] > 0
+        return load
 
     def _read_queues(self) -> None:
         values = {"pool": self.pool.id, "tenants": [*self.loads, *self.held]}
@@ -151,22 +182,54 @@ class PoolLoad:
                 if target in own_targets[tenant]:
                     self.loads[tenant].own_queued += count
 
+    def _count_limited(self) -> None:
+        """Count what runs of queues with ready runs and a limit: of these a count from before would not do."""
+        limited = [tenant for tenant in self.ready if self.queues[tenant].max_running is not None]
+        self.limited_running = dict.fromkeys(limited, 0)
+        if limited:
+            values = {"pool": self.pool.id, "tenants": limited}
+            self.limited_running |= rows(self.connection, "running_of_limited", values)
+
     def _weigh(self) -> None:
         for tenant, load in self.loads.items():
-            queue = self.queues[tenant]
-            load.weight = queue.weight
-            load.has_own_workers = self.slots[tenant] > 0
-            if queue.limited:
-                load.most = queue.room(load.runs, self.now)
-        self.memory.queues.look(self.loads, self.now.timestamp())
+            load.weight = self.queues[tenant].weight
+        self._remember_queues()
         for tenant, load in self.loads.items():
+            queue = self.queues[tenant]
+            if queue.limited:
+                load.most = queue.room(self._occupied(tenant), self.now)
             if looks := self.memory.queues[tenant].own_at_work:
                 at_work = [count for _, count in looks]
                 load.has_own_workers = True
                 load.own_slots = shares.usable_slots(self.slots[tenant], at_work, self.slots[None])
+        self.rest = self.memory.counts.rest(self.loads)
+        self.rest.own_running = sum(
+            slots for tenant, slots in self.own_running.items() if tenant not in self.loads
+        )
+
+    def _remember_queues(self) -> None:
+        """Put what is remembered into the loads. After a count, note what it saw of all queues."""
+        counts, at = self.memory.counts, self.now.timestamp()
+        if not self.counting:
+            self.memory.queues.recollect(self.loads, at)
+            return
+        began = monotonic()
+        all_loads = self.loads | {
+            tenant: self._load(tenant) for tenant in counts.queues.keys() - self.loads.keys()
+        }
+        self.memory.queues.look(all_loads, at)
+        counts.note_freed(all_loads)
+        counts.seconds += monotonic() - began
+
+    def _occupied(self, tenant: int) -> int:
+        """Return what counts for the queue's limit."""
+        load = self.loads.get(tenant)
+        if load is None:
+            return 0
+        return self.limited_running[tenant] + load.queued if tenant in self.limited_running else load.runs
 
     def _recall(self) -> None:
-        too_many = shares.to_recall(self.shared_slots, self.loads.values())
+        too_many = shares.to_recall(self.shared_slots, [*self.loads.values(), self.rest])
         recalled = transitions.recall(self.connection, self.pool.id, too_many, self.midnight, MAX_IN_A_PASS)
         for tenant, count, of_today in recalled:
             load = self.loads[tenant]

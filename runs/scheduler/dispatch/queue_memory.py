@@ -47,7 +47,7 @@ class RunLength:
 
 
 class Seen(NamedTuple):
-    """What one pass saw since the one before."""
+    """What one count saw since the one before."""
 
     at: float
     ended: int
@@ -63,9 +63,9 @@ class QueueMemory:
     served: float
     length: RunLength = field(default_factory=RunLength)
     occupied: int = 0
-    # The passes of the last second.
+    # The counts of the last second.
     seen: deque[Seen] = field(default_factory=deque)
-    # Slots of its own workers at work: at the passes of the last seconds, and at one before these. Empty for a queue
+    # Slots of its own workers at work: at the counts of the last seconds, and at one before these. Empty for a queue
     # without such workers: most have none, and every pass goes over all queues.
     own_at_work: deque[tuple[float, float]] = field(default_factory=deque)
     # Twice what it ended, if nothing was left in its queue while more was ready: so much might not be too much.
@@ -137,23 +137,24 @@ class QueueMemory:
 
 
 class QueueMemories(dict[int, QueueMemory]):
-    """The memories of a pool's queues, by tenant, as of the last pass; of idle queues the length of their runs."""
-
-    looked_at = 0.0
+    """The memories of a pool's queues, by tenant, as of the last count; of idle queues the length of their runs."""
 
     def __init__(self, memories: Mapping[int, QueueMemory] | None = None) -> None:
         super().__init__(memories or {})
         self._lengths: dict[int, RunLength] = {}
         # Of the runs of all queues.
         self._of_pool = RunLength()
+        self._looked_at = 0.0
+        # What the least served queue had at the last look, and how far ahead of it turnover is queued.
+        self._floor, self._ahead = 0.0, LOOK_AHEAD_SECONDS
 
     def look(self, loads: Mapping[int, QueueLoad], at: float) -> None:
-        """Put into each load what is remembered of its queue."""
+        """Note what was counted of all queues, and put into each load what is remembered of it."""
         # After a clock that was set back nobody has had less than nothing.
-        since, self.looked_at = min(self.looked_at or at, at), at
+        since, self._looked_at = min(self._looked_at or at, at), at
         # A queue that comes back starts where the least served one is: nobody saves up shares while idle, and
         # slots that were idle otherwise count against nobody.
-        floor = min((self[tenant].served for tenant in loads if tenant in self), default=0.0)
+        self._floor = min((self[tenant].served for tenant in loads if tenant in self), default=0.0)
         ended, slot_seconds = 0, 0.0
         for tenant in self.keys() - loads.keys():
             idle = self.pop(tenant)
@@ -162,24 +163,32 @@ class QueueMemories(dict[int, QueueMemory]):
             self._lengths[tenant] = idle.length
         while len(self._lengths) > MAX_LENGTHS:
             del self._lengths[next(iter(self._lengths))]
-        ahead = min(MAX_LOOK_AHEAD_SECONDS, max(LOOK_AHEAD_SECONDS, LOOKS_AHEAD * (at - since)))
-        # With other queues waiting, runs queued too far ahead would take their slots.
-        alone = sum(load.ready or load.queued > 0 for load in loads.values()) == 1
+        self._ahead = min(MAX_LOOK_AHEAD_SECONDS, max(LOOK_AHEAD_SECONDS, LOOKS_AHEAD * (at - since)))
         for tenant, load in loads.items():
-            memory = self.get(tenant)
-            if memory is None:
-                memory = self[tenant] = QueueMemory(floor, self._lengths.pop(tenant, RunLength()))
+            memory = self._of(tenant)
             memory.look(at, since, load)
             ended += memory.seen[-1].ended
             slot_seconds += memory.seen[-1].slot_seconds
         self._of_pool.note(at, ended, slot_seconds)
+        self.recollect(loads, at)
+
+    def recollect(self, loads: Mapping[int, QueueLoad], at: float) -> None:
+        """Put into each load what is remembered of its queue since the last look."""
+        # With other queues waiting, runs queued too far ahead would take their slots.
+        alone = sum(load.ready or load.queued > 0 for load in loads.values()) == 1
         for tenant, load in loads.items():
-            memory = self[tenant]
+            memory = self._of(tenant)
             load.served = memory.served
-            load.turnover = memory.freed_per_second(at, TURNOVER_SECONDS) * ahead
+            load.turnover = memory.freed_per_second(at, TURNOVER_SECONDS) * self._ahead
             if alone:
                 load.turnover = max(load.turnover, memory.ran_dry)
             load.ended_recently, load.per_place = memory.ended_recently(), memory.per_place()
             load.fitting, load.known_short = memory.fitting(self._of_pool), memory.length.ended
             load.keeps_to_own = abs(at - memory.kept_to_own_at) < KEEPS_TO_OWN_SECONDS
-            load.quick = memory.freed_per_second(at, QUICK_SECONDS) >= QUICK_PER_SECOND
+            load.quick = memory.freed_per_second(self._looked_at, QUICK_SECONDS) >= QUICK_PER_SECOND
+
+    def _of(self, tenant: int) -> QueueMemory:
+        memory = self.get(tenant)
+        if memory is None:
+            memory = self[tenant] = QueueMemory(self._floor, self._lengths.pop(tenant, RunLength()))
+        return memory

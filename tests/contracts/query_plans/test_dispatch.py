@@ -52,12 +52,19 @@ def test_whether_a_pool_has_work_is_one_probe(connection: Connection) -> None:
 
 def test_what_queues_occupy_is_counted_without_the_backlog(connection: Connection) -> None:
     """200,000 delayed and 100,000 ready rows cost nothing here."""
-    nodes = [row[0] for row in connection.execute("SELECT incarnation FROM beatkeeper_worker_node")]
-    cost = cost_of(connection, SQL["occupied"], {**POOL, "nodes": nodes, "own_nodes": nodes[:1]})
+    cost = cost_of(connection, SQL["occupied"], {**POOL, "count": True})
     (occupied,) = connection.execute(
         "SELECT count(*) FROM beatkeeper_live_run WHERE state IN ('queued', 'running')"
     ).fetchall()[0]
     assert cost.buffers <= 2 * occupied + 100, cost
+
+
+def test_between_two_counts_nothing_that_runs_is_read(connection: Connection) -> None:
+    cost = cost_of(connection, SQL["occupied"], {**POOL, "count": False})
+    (queued,) = connection.execute(
+        "SELECT count(*) FROM beatkeeper_live_run WHERE state = 'queued' AND pool_id = 1"
+    ).fetchall()[0]
+    assert cost.read["beatkeeper_live_run"] == queued > 0, cost
 
 
 def test_what_is_queued_of_each_target_is_counted_among_the_queued(connection: Connection) -> None:
@@ -156,10 +163,34 @@ def test_queues_are_read_with_their_tenants_at_once(connection: Connection) -> N
     assert_reads(cost_of(connection, SQL["queues"], values), buffers_per_row=8)
 
 
+def test_of_many_queues_those_with_something_to_do_are_read(connection: Connection) -> None:
+    """Here four: one that has work, and three that show a reason."""
+    with connection.transaction(force_rollback=True):
+        first, *others = connection.execute(
+            "SELECT tenant_id FROM beatkeeper_queue ORDER BY tenant_id LIMIT 4"
+        ).fetchall()
+        reasons = "UPDATE beatkeeper_queue SET reason = 'max_running' WHERE tenant_id = ANY (%s)"
+        connection.execute(reasons, [[tenant for (tenant,) in others]])
+        cost = cost_of(connection, SQL["queues"], {**POOL, "tenants": list(first)})
+    assert cost.rows == 4
+    assert cost.buffers <= 60, cost
+    assert not any(scan.startswith("Seq Scan on beatkeeper_queue") for scan in cost.scans), cost
+
+
+def test_what_runs_of_a_queue_with_a_limit_is_counted_without_the_others(connection: Connection) -> None:
+    ((tenant, running),) = connection.execute(
+        "SELECT tenant_id, count(*) FROM beatkeeper_live_run WHERE state = 'running' AND pool_id = 1"
+        " GROUP BY tenant_id LIMIT 1"
+    ).fetchall()
+    cost = cost_of(connection, SQL["running_of_limited"], {**POOL, "tenants": [tenant]})
+    assert cost.read["beatkeeper_live_run"] == running, cost
+
+
 def test_a_pool_is_read_without_counting_tenants(connection: Connection) -> None:
     queues = connection.execute("SELECT count(*) FROM beatkeeper_queue").fetchall()[0][0]
-    cost = cost_of(connection, SQL["pool"], POOL)
+    cost = cost_of(connection, SQL["pool"], {**POOL, "count": True})
     assert cost.buffers <= queues / 50 + 20, cost
+    assert cost_of(connection, SQL["pool"], {**POOL, "count": False}).buffers <= 5
 
 
 def test_delays_that_are_over_are_found_among_those_that_are_not(connection: Connection) -> None:

@@ -11,6 +11,7 @@ import pytest
 from jobs.models import Job, JobStatus, Pool, Tenant
 from jobs.secrets import service as tenant_secrets
 from runs.models import LiveRun, WorkerNode
+from runs.scheduler.dispatch.counts import CountedRow
 from runs.scheduler.dispatch.dispatch import dispatch_pool
 from runs.sql import rows
 from runs.states import LiveState
@@ -195,5 +196,6 @@ class TestSlots:
         assert self.slots(session, jobs[0].pool) == [1]
 
     def slots(self, session: psycopg.Connection[Any], pool: Pool) -> list[float]:
-        values = {"pool": pool.pk, "nodes": [], "own_nodes": []}
-        return [row[2] for row in rows(session, "occupied", values)]
+        counted = [CountedRow(*row) for row in rows(session, "occupied", {"pool": pool.pk, "count": True})]
+        assert sum(row.slots for row in counted if row.worker) == pytest.approx(1)
+        return [row.slots for row in counted if row.tenant]
