@@ -99,20 +99,14 @@ worker AS MATERIALIZED (
               WHERE live.state = 'queued' AND live.pool_id = %(pool_id)s
                 -- A range and not an OR, so that the index is used for one tenant and for all.
                 AND live.tenant_id BETWEEN coalesce(worker.tenant_id, 0) AND coalesce(worker.tenant_id, 2147483647)
-                AND {{queued_since(live)}}
               ORDER BY live.tenant_id LIMIT %(most)s * worker.slots + 1) bounded
     ) counted
 )
 
--- fragment: queued_since(live)
--- Under a transaction held open the indexes keep what was claimed since: nothing is read of what was queued before the
--- oldest run that an earlier claim saw.
-{{live}}.queued_at >= coalesce(%(queued_from)s::timestamptz, '-infinity')
-
 -- fragment: queued_first
 SELECT live.id, live.tenant_id, live.queued_at FROM beatkeeper_live_run live
 WHERE live.state = 'queued' AND live.pool_id = %(pool_id)s AND live.target_key = ANY (%(known)s)
-  AND EXISTS (SELECT FROM worker WHERE tenant_id IS NULL) AND {{queued_since(live)}}
+  AND EXISTS (SELECT FROM worker WHERE tenant_id IS NULL)
 ORDER BY live.queued_at
 
 -- fragment: best_of_queue
@@ -172,7 +166,6 @@ SELECT moved.id AS run_id, moved.state, moved.claim_seq, moved.claim_token AS to
        numbered.job_name, numbered.target, numbered.timeout_ms, numbered.retry, numbered.tenant,
        numbered.allowed_hosts,
        -- Others have wake-ups for the few that are left. A claim of one does not count what is queued.
-       %(most)s > 1 AND share.queued <= worker.slots * numbered.moved AS none_left,
-       oldest.queued_at AS oldest_queued_at
-FROM moved JOIN numbered USING (id) CROSS JOIN share CROSS JOIN worker CROSS JOIN oldest
+       %(most)s > 1 AND share.queued <= worker.slots * numbered.moved AS none_left
+FROM moved JOIN numbered USING (id) CROSS JOIN share CROSS JOIN worker
 ORDER BY moved.claim_token

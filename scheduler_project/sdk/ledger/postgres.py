@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -57,10 +55,6 @@ MAX_RELEASED = 200
 MAX_QUEUES_WITH_WORK = 200
 # The guard ends a run at its time limit; so many seconds later recovery believes that the guard is gone.
 OVERTIME = 60.0
-# Marks are committed sooner than this after their instant. A claim finds those that are not, so many seconds later.
-UNCOMMITTED = timedelta(seconds=2)
-UNBOUNDED_EVERY = 5.0
-NOT_OF_CLAIM = ("state", "timeout_ms", "oldest_queued_at")
 MAX_JOB_NAME = 120
 OUTCOMES = {"timeout": "timeout", "worker_lost": "lost", "cancelled": "cancelled"}
 
@@ -79,9 +73,6 @@ class PostgresLedger:
         self._connection: AnsweringConnection | None = None
         self._pid = 0
         self._known: dict[UUID, list[str]] = {}
-        # When the oldest run was queued that the last claim saw, and when a claim last looked at all.
-        self._queued_from: datetime | None = None
-        self._unbounded_at = 0.0
 
     def register(self, info: WorkerInfo) -> list[WorkQueue]:
         with _refusing("the worker", info.name), self._transaction() as connection:
@@ -135,12 +126,12 @@ class PostgresLedger:
         return _queues(connection.execute(SQL["queues_with_work"], values))
 
     def claim(self, request: ClaimRequest, again: bool = False) -> list[Claim]:
-        values = self._claim_values(request)
+        values = claim_values(request)
         with self._connected() as connection, _requested_before():
             if again and (rows := connection.execute(SQL["claim_again"], values).fetchall()):
                 return self.with_secrets([_claim(row) for row in rows])
             for _ in range(HELD_IN_A_ROW):
-                rows = self._noted(connection.execute(_claim_statement(request), values).fetchall())
+                rows = connection.execute(_claim_statement(request), values).fetchall()
                 if claims := _claims(rows):
                     return self.with_secrets(claims)
                 if not rows:
@@ -190,25 +181,10 @@ class PostgresLedger:
         with connection.pipeline():
             reported = connection.execute(SQL["end_attempts"], values) if values["run_ids"] else None
             claimed = (
-                connection.execute(_claim_statement(request), self._claim_values(request))
-                if request
-                else None
+                connection.execute(_claim_statement(request), claim_values(request)) if request else None
             )
         ends = _endings(connection, values, reported.fetchall() if reported else [])
-        return ends, self._noted(claimed.fetchall()) if claimed else []
-
-    def _claim_values(self, request: ClaimRequest) -> dict[str, Any]:
-        """Bound what a claim reads by what the last one saw, but now and then: marks may commit later than expected."""
-        now = time.monotonic()
-        if self._queued_from is None or now - self._unbounded_at >= UNBOUNDED_EVERY:
-            self._unbounded_at = now
-            return claim_values(request)
-        return claim_values(request) | {"queued_from": self._queued_from - UNCOMMITTED}
-
-    def _noted(self, rows: list[Row]) -> list[Row]:
-        for row in rows[:1]:
-            self._queued_from = row["oldest_queued_at"]
-        return rows
+        return ends, claimed.fetchall() if claimed else []
 
     def _end_gated(self, one: CompletedClaim) -> str | None:
         """End a run under its job's gate, by three statements: each sees what was committed while it waited."""
@@ -336,7 +312,6 @@ def claim_values(request: ClaimRequest) -> dict[str, Any]:
         "pool_id": request.queue.pool_id,
         "tenant_id": request.queue.tenant_id,
         "known": list(request.known_targets),
-        "queued_from": None,
         "grace": OVERTIME,
     }
 
@@ -421,7 +396,7 @@ def _claims(rows: Sequence[Row]) -> list[Claim]:
 
 
 def _claim(row: Row) -> Claim:
-    values = {key: value for key, value in row.items() if key not in NOT_OF_CLAIM}
+    values = {key: value for key, value in row.items() if key not in ("state", "timeout_ms")}
     return Claim(timeout=row["timeout_ms"] / 1000, **values)
 
 

@@ -127,8 +127,6 @@ SELECT known_targets FROM beatkeeper_worker_node WHERE incarnation = %(incarnati
 -- are locked, so two claims at once never count one twice.
 WITH {{claiming_worker}}, seen AS MATERIALIZED (
     {{queued_first}} LIMIT (SELECT runs FROM share)
-), oldest AS MATERIALIZED (
-    SELECT min(queued_at) AS queued_at FROM seen
 ), turns AS MATERIALIZED (
     -- No more are locked than are taken: other claims would find none, and their slots stay free.
     {{queued_first}} LIMIT (SELECT count(*) FROM ({{first_of_a_slot(seen, queued_at)}}) first)
@@ -142,7 +140,7 @@ WITH {{claiming_worker}}, seen AS MATERIALIZED (
     FROM taken CROSS JOIN LATERAL (
         SELECT live.id, live.rank FROM beatkeeper_live_run live
         WHERE live.state = 'queued' AND live.pool_id = %(pool_id)s AND live.tenant_id = taken.tenant_id
-          AND live.target_key = ANY (%(known)s) AND {{queued_since(live)}}
+          AND live.target_key = ANY (%(known)s)
         ORDER BY live.rank LIMIT taken.runs
         -- A run that is being claimed, cancelled or recalled is skipped: after the commit it is no longer queued.
         FOR UPDATE SKIP LOCKED
@@ -154,9 +152,6 @@ WITH {{claiming_worker}}, seen AS MATERIALIZED (
 -- The queue's lowest-ranked queued runs of targets we know become ours, if our incarnation lives.
 WITH {{claiming_worker}}, seen AS MATERIALIZED (
     {{best_of_queue}} LIMIT (SELECT runs FROM share)
-), oldest AS MATERIALIZED (
-    -- The first by rank say nothing of it.
-    SELECT NULL::timestamptz AS queued_at
 ), best AS MATERIALIZED (
     -- The outer limit tells the planner how few they are.
     SELECT * FROM (

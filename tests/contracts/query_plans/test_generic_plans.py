@@ -55,12 +55,7 @@ def queued_tenants(connection: Connection, state: str = "queued") -> list[int]:
 
 def claim(connection: Connection, own_tenant: int | None = None) -> dict[str, Any]:
     tenants = queued_tenants(connection)
-    lengths = {
-        "timed_tenants": tenants,
-        "expected_ms": [1] * len(tenants),
-        "batch_ms": 100,
-        "queued_from": None,
-    }
+    lengths = {"timed_tenants": tenants, "expected_ms": [1] * len(tenants), "batch_ms": 100}
     [(worker,)] = connection.execute(
         "UPDATE beatkeeper_worker_node SET lease_seconds = 86400, tenant_id = %s WHERE pid = 1"
         " RETURNING incarnation",

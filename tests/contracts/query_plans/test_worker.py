@@ -54,12 +54,7 @@ def test_a_claim_reads_what_it_takes_and_no_partition(
     ).fetchall()
     tenants = [row["tenant_id"] for row in queued]
     wanted = {"tokens": [uuid4() for _ in range(most)], "most": most, "known": KNOWN}
-    lengths = {
-        "timed_tenants": tenants,
-        "expected_ms": [1] * len(tenants),
-        "batch_ms": 100,
-        "queued_from": None,
-    }
+    lengths = {"timed_tenants": tenants, "expected_ms": [1] * len(tenants), "batch_ms": 100}
     values = {**_worker(connection), "tenant_id": tenants[0], **wanted, **lengths}
     # With the count of what is queued in the pool, which is bounded.
     assert_cheap(cost_of(connection, SQL[name], values), buffers_per_row=120, locks=87)
