@@ -179,7 +179,7 @@ class QueueMemories(dict[int, QueueMemory]):
         for tenant, load in loads.items():
             memory = self._of(tenant)
             load.served = memory.served
-            load.turnover = memory.freed_per_second(at, TURNOVER_SECONDS) * self._ahead
+            load.turnover = memory.freed_per_second(self._looked_at, TURNOVER_SECONDS) * self._ahead
             if alone:
                 load.turnover = max(load.turnover, memory.ran_dry)
             load.ended_recently, load.per_place = memory.ended_recently(), memory.per_place()
