@@ -152,7 +152,7 @@ def test_a_mute_broker_does_not_hold_the_hosts_loop_when_it_is_given_up(
     """TLS would send its close and wait for a reply."""
     app = Celery("of a team", broker="memory://", set_as_current=False)
     Beatkeeper(app, broker_url=private_rabbitmq.tls_url, ca_file=own_ca.ca)
-    runtime = SimpleNamespace(table=SimpleNamespace(size=1))
+    runtime = SimpleNamespace(table=SimpleNamespace(size=1, header=SimpleNamespace()))
     intake = WakeupIntake(SimpleNamespace(app=app), EventLoop(), runtime, Counting())  # type: ignore[arg-type]
     connection = wakeup_connection(app, connect_timeout=5)
     connection.connect()
