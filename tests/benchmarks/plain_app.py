@@ -21,8 +21,8 @@ app.conf.update(
 
 
 @app.task(name="bench.tick")
-def run(seconds: float) -> None:
-    tick(seconds)
+def run(seconds: float, lines: int) -> None:
+    tick(seconds, lines)
 
 
 @app.task(name="bench.noop", bind=True)

@@ -29,7 +29,7 @@ SMALL = {
     "spike": {"STORED": "2000", "DUE": "400", "SLOTS": "200", "WORKERS": "1", "WATCH_SECONDS": "4"},
     "edit": {"STORED": "2000", "EDITS": "20", "IDLE_SECONDS": "1"},
     "failover": {"JOBS": "60", "PHASE_SECONDS": "5"},
-    "throughput": {"RUNS": "200", "RUNS_10MS": "50", "REPEATS": "1", "SLOTS": "2"},
+    "throughput": {"RUNS": "200", "RUNS_10MS": "50", "RUNS_10LINES": "50", "REPEATS": "1", "SLOTS": "2"},
     "tenants": {
         "TENANTS": "4",
         "STEP_SECONDS": "1",

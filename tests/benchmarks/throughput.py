@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery import Celery
 
@@ -26,13 +26,32 @@ from tests.support.waiting import wait_until
 KEYS = (
     "ratio_noop",
     "ratio_10ms",
+    "ratio_ten_lines",
     "ratio_procrastinate",
     "noop_per_second",
     "celery_noop_per_second",
     "procrastinate_noop_per_second",
+    "ten_lines_per_second",
 )
 TASK = "bench.tick"
-NOOP, TEN_MS = 0.0, 0.01
+
+
+class Work(NamedTuple):
+    """What a task does before it counts itself."""
+
+    seconds: float = 0.0
+    lines: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.lines} lines" if self.lines else f"{self.seconds * 1000:g} ms"
+
+    @property
+    def jobs(self) -> str:
+        """Return how the names of its jobs begin."""
+        return f"of-{str(self).replace(' ', '-')}-"
+
+
+NOOP, TEN_MS, TEN_LINES = Work(), Work(seconds=0.01), Work(lines=10)
 DEFERRED_AT_ONCE = 1000
 LONGEST_SECONDS = 600.0
 DEFINITIONS = """
@@ -48,7 +67,8 @@ INSERT INTO beatkeeper_job
     FROM generate_series(1, %(jobs)s) i;
 INSERT INTO beatkeeper_job_version (job_id, version, target, target_key, schedule, timeout_ms, overlap, catch_up,
         retry, anchor_at, created_by)
-    SELECT id, 1, jsonb_build_object('kind', 'celery', 'task', %(task)s, 'args', jsonb_build_array(%(seconds)s::float8),
+    SELECT id, 1, jsonb_build_object('kind', 'celery', 'task', %(task)s, 'args',
+               jsonb_build_array(%(seconds)s::float8, %(lines)s::int),
                'kwargs', '{}'::jsonb),
            %(task)s, '{"every": 86400}', 60000, 'allow_all', '{"policy": "last", "window": 86400.0}',
            '{"max_attempts": 4, "backoff": "exponential", "base": 10.0, "cap": 3600.0}',
@@ -61,28 +81,37 @@ INSERT INTO beatkeeper_job_clock (job_id, slice, next_run_at)
 
 def measure(stage: Stage) -> dict[str, Any]:
     repeats = whole("REPEATS", 3)
-    sizes = {NOOP: whole("RUNS", 20_000), TEN_MS: whole("RUNS_10MS", 8_000)}
+    sizes = {
+        NOOP: whole("RUNS", 20_000),
+        TEN_MS: whole("RUNS_10MS", 8_000),
+        TEN_LINES: whole("RUNS_10LINES", 8_000),
+    }
     with ExitStack() as ending:
         ours, plain = Ours(stage, sizes), PlainCelery(stage)
         sides: list[Side] = [ours, plain, Procrastinate(stage)]
         for side in sides:
             ending.enter_context(side.at_work())
             side.rate(NOOP, min(sizes[NOOP], 500))
-        found: dict[tuple[str, float], list[float]] = {}
+        found: dict[tuple[str, Work], list[float]] = {}
+        turns = [(NOOP, side) for side in sides] + [
+            (work, side) for work in (TEN_MS, TEN_LINES) for side in (ours, plain)
+        ]
         for repeat in range(repeats):
-            for seconds, side in [(NOOP, side) for side in sides] + [(TEN_MS, ours), (TEN_MS, plain)]:
-                rate = side.rate(seconds, sizes[seconds])
-                found.setdefault((side.name, seconds), []).append(rate)
-                say(f"{repeat + 1}. {side.name}, {seconds * 1000:g} ms: {rate:,.0f} runs a second")
+            for work, side in turns:
+                rate = side.rate(work, sizes[work])
+                found.setdefault((side.name, work), []).append(rate)
+                say(f"{repeat + 1}. {side.name}, {work}: {rate:,.0f} runs a second")
     middle = {key: median(rates) for key, rates in found.items()}
     figures = {
         "ratio_noop": middle[ours.name, NOOP] / middle[plain.name, NOOP],
         "ratio_10ms": middle[ours.name, TEN_MS] / middle[plain.name, TEN_MS],
+        "ratio_ten_lines": middle[ours.name, TEN_LINES] / middle[plain.name, TEN_LINES],
         "ratio_procrastinate": middle[ours.name, NOOP] / middle["procrastinate", NOOP],
     }
     say(
         f"no-ops: {figures['ratio_noop']:.2f} of plain Celery and {figures['ratio_procrastinate']:.1f} times"
-        f" Procrastinate; of 10 ms: {figures['ratio_10ms']:.2f} of plain Celery"
+        f" Procrastinate; of 10 ms: {figures['ratio_10ms']:.2f} of plain Celery, of ten lines:"
+        f" {figures['ratio_ten_lines']:.2f}"
     )
     return {
         **{name: round(ratio, 3) for name, ratio in figures.items()},
@@ -91,6 +120,8 @@ def measure(stage: Stage) -> dict[str, Any]:
         "procrastinate_noop_per_second": round(middle["procrastinate", NOOP]),
         "ten_ms_per_second": round(middle[ours.name, TEN_MS]),
         "celery_ten_ms_per_second": round(middle[plain.name, TEN_MS]),
+        "ten_lines_per_second": round(middle[ours.name, TEN_LINES]),
+        "celery_ten_lines_per_second": round(middle[plain.name, TEN_LINES]),
         "slots": slots(),
         "repeats": repeats,
     }
@@ -107,7 +138,7 @@ class Side:
     def at_work(self) -> Iterator[None]:
         raise NotImplementedError
 
-    def rate(self, seconds: float, runs: int) -> float:
+    def rate(self, work: Work, runs: int) -> float:
         raise NotImplementedError
 
     def done(self) -> int:
@@ -130,7 +161,7 @@ class Side:
 class Ours(Side):
     name = "beatkeeper"
 
-    def __init__(self, stage: Stage, sizes: dict[float, int]) -> None:
+    def __init__(self, stage: Stage, sizes: dict[Work, int]) -> None:
         super().__init__(stage)
         self.sizes = sizes
 
@@ -149,14 +180,14 @@ class Ours(Side):
 
     def _fill(self) -> None:
         statements = DEFINITIONS.split(";\n")
-        for seconds, runs in self.sizes.items():
-            values = {"task": TASK, "name": name_of(seconds), "jobs": runs, "seconds": seconds}
+        for work, runs in self.sizes.items():
+            values = {"task": TASK, "name": work.jobs, "jobs": runs, **work._asdict()}
             for statement in [*statements, *JOBS.split(";\n")]:
                 stored.fill_in(self.database.session, statement, values)
             statements = []
         stored.settle(self.database.session)
 
-    def rate(self, seconds: float, runs: int) -> float:
+    def rate(self, work: Work, runs: int) -> float:
         session = self.database.session
         session.execute("TRUNCATE beatkeeper_run, beatkeeper_attempt")
         stored.settle(session)
@@ -164,7 +195,7 @@ class Ours(Side):
         session.execute(
             "UPDATE beatkeeper_job_clock SET next_run_at = date_trunc('milliseconds', %s::timestamptz) WHERE job_id IN"
             " (SELECT id FROM beatkeeper_job WHERE starts_with(name, %s) ORDER BY name LIMIT %s)",
-            [begin, name_of(seconds), runs],
+            [begin, work.jobs, runs],
         )
         assert stored.database_now(session) < begin, "the machine is too slow to prepare in time"
         wait_until(lambda: self._ended() >= runs, LONGEST_SECONDS, f"{runs} runs to end", interval=0.1)
@@ -185,10 +216,6 @@ class Ours(Side):
         return int(self.database.value("SELECT count(*) FROM beatkeeper_run WHERE state IS NOT NULL"))
 
 
-def name_of(seconds: float) -> str:
-    return f"of-{seconds * 1000:g}-ms-"
-
-
 class PlainCelery(Side):
     name = "celery"
 
@@ -204,11 +231,11 @@ class PlainCelery(Side):
         finally:
             self.app.close()
 
-    def rate(self, seconds: float, runs: int) -> float:
+    def rate(self, work: Work, runs: int) -> float:
         def publish() -> None:
             with self.app.producer_or_acquire() as producer:
                 for _ in range(runs):
-                    self.app.send_task(TASK, args=[seconds], producer=producer, ignore_result=True)
+                    self.app.send_task(TASK, args=list(work), producer=producer, ignore_result=True)
 
         return runs / self.until_done(self.done() + runs, self.process, publish)
 
@@ -227,9 +254,9 @@ class Procrastinate(Side):
         ).process
         yield
 
-    def rate(self, seconds: float, runs: int) -> float:
+    def rate(self, work: Work, runs: int) -> float:
         def publish() -> None:
-            asyncio.run(self._defer(seconds, runs))
+            asyncio.run(self._defer(work.seconds, runs))
 
         return runs / self.until_done(self.done() + runs, self.process, publish)
 

@@ -1,13 +1,18 @@
-"""The body that all sides of a comparison run: a pause, and one byte in a file, by which it is counted."""
+"""The body that all sides of a comparison run: a pause, lines, and one byte in a file, by which it is counted."""
 
+import logging
 import os
 import time
 from functools import cache
 
+logger = logging.getLogger(__name__)
 
-def tick(seconds: float) -> None:
+
+def tick(seconds: float, lines: int = 0) -> None:
     if seconds:
         time.sleep(seconds)
+    for number in range(lines):
+        logger.warning("line %d of %d, as long as lines of a log usually are", number, lines)
     os.write(_counter(os.environ["BENCH_COUNTER"]), b".")
 
 

@@ -26,5 +26,5 @@ def rests() -> None:
 
 
 @app.task(name="bench.tick")
-def run(seconds: float) -> None:
-    tick(seconds)
+def run(seconds: float, lines: int) -> None:
+    tick(seconds, lines)
