@@ -25,6 +25,7 @@ class Queue(models.Model):
     id = models.AutoField(primary_key=True)
     pool = models.ForeignKey("beatkeeper_jobs.Pool", models.CASCADE, related_name="queues")
     tenant = models.ForeignKey("beatkeeper_jobs.Tenant", models.CASCADE, related_name="queues")
+    # Wakes the tenant's own workers; the broker holds it while there are some. Others listen to that of the pool.
     broker_queue = models.CharField(max_length=120)
     queued = models.PositiveIntegerField(db_default=0)
     tokens = models.FloatField(null=True)

@@ -26,7 +26,7 @@ SMALL_PASS = 500
 
 
 class DispatchLoop(SliceHolder):
-    """A pass over each pool held that has ready runs."""
+    """Make passes over the pools held that have ready runs, or places without a wake-up."""
 
     def __init__(self, session: LockSession, publishers: Publishers) -> None:
         super().__init__(session, POOLS, [])
@@ -35,7 +35,7 @@ class DispatchLoop(SliceHolder):
         self.brokers: dict[int, str] = {}
         self._declared: dict[int, str] = {}
         self.memories: dict[int, PoolMemory] = {}
-        # Until when pools get passes without a ready run.
+        # By pool, until when places without a wake-up get passes without a ready run.
         self._busy: dict[int, float] = {}
         self._not_before = 0.0
 
@@ -62,7 +62,7 @@ class DispatchLoop(SliceHolder):
         return pool in self.memories and bool(self.memories[pool].owed)
 
     def _take_over(self, brokers: dict[int, str]) -> None:
-        """Declare the queues of the pools held, after pools came or went or one moved to another broker."""
+        """Name and declare the broker queues of the pools held, after one came, went or moved."""
         self.memories = {pool: self.memories.get(pool, PoolMemory()) for pool in brokers}
         versions = [queue_version(broker) for broker in brokers.values()]
         values = {"pools": list(brokers), "versions": versions, "prefix": settings.QUEUE_PREFIX}

@@ -49,7 +49,7 @@ def reachable() -> Findings:
             continue
         name, version = properties.get("product", "a broker"), str(properties.get("version", ""))
         yield fine(
-            f"{name} {version}, {broker}, at {where} answers; its broker_queues are {broker.queue_type}"
+            f"{name} {version}, {broker}, at {where} answers; its broker queues are {broker.queue_type}"
         )
         numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
         if numbers and numbers < MIN_VERSION:
@@ -85,7 +85,7 @@ def links() -> Iterator[tuple[Broker, Any]]:
 
 
 def broker_queues() -> Findings:
-    """Check that queues with work have a broker queue with consumers.
+    """Check that broker queues whose workers have queued runs exist and have consumers.
 
     Broker queues are declared passively: only schedulers create them. Each missing one closes its channel."""
     queues = queues_with_wakeups()
@@ -99,7 +99,7 @@ def broker_queues() -> Findings:
                 deaf.append(broker_queue)
     if missing:
         yield problem(
-            f"{counted(len(missing), 'queue')} of queues with queued runs do not exist: {some(missing)}",
+            f"{counted(len(missing), 'broker queue')} for queued runs do not exist: {some(missing)}",
             "schedulers declare them: see whether one is alive and reaches the broker",
         )
     if deaf:
@@ -132,13 +132,15 @@ def dead_messages() -> Findings:
 def queues_with_wakeups() -> dict[str, list[str]]:
     """Return the names of broker queues whose workers have queued runs to take, by broker."""
     queued = LiveRun.objects.filter(state=LiveState.QUEUED)
+    living, of_queue = WorkerNode.objects.living(), {"pool": OuterRef("pool"), "tenant": OuterRef("tenant")}
+    only_own = living.filter(pool=OuterRef("pk")).exclude(tenant=None)
+    for_all = living.filter(pool=OuterRef("pk"), tenant=None)
     pools = Pool.objects.filter(Exists(queued.filter(pool=OuterRef("pk")))).exclude(broker_queue="")
-    of_queue = {"pool": OuterRef("pool"), "tenant": OuterRef("tenant")}
-    own_workers = WorkerNode.objects.living().filter(**of_queue)
-    queues = Queue.objects.filter(Exists(queued.filter(**of_queue)), Exists(own_workers))
+    pools = pools.filter(Exists(for_all) | ~Exists(only_own))
+    queues = Queue.objects.filter(Exists(queued.filter(**of_queue)), Exists(living.filter(**of_queue)))
     found = defaultdict(list)
     for broker, broker_queue in [
-        *pools.values_list("broker", "broker_queue"),
+        *pools.values_list("broker", "broker_queue")[:QUEUES_LOOKED_AT],
         *queues.values_list("pool__broker", "broker_queue")[:QUEUES_LOOKED_AT],
     ]:
         found[broker].append(broker_queue)

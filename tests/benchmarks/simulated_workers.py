@@ -76,7 +76,7 @@ class SimulatedWorker:
         self.queues: dict[int, WorkQueue] = {}
         self.held: dict[UUID, Claim] = {}
         self.ending: list[tuple[float, UUID, int]] = []
-        self.fed: deque[int] = deque()
+        self.fed: deque[WorkQueue] = deque()
         self.beats = 0
         self.beat_at = 0.0
         self.leaving = False
@@ -118,7 +118,7 @@ class SimulatedWorker:
         )
         assert answer.known, "the platform holds this worker for lost"
         self._hear_of(answer.queues)
-        self.fed = deque(queue.id for queue in answer.work)
+        self.fed = deque(answer.work)
 
     def _hear_of(self, queues: list[WorkQueue]) -> None:
         for queue in queues:
@@ -138,7 +138,7 @@ class SimulatedWorker:
         waiting = self.wakeups.waiting
         while waiting and (self.free or now - waiting[0][0] > WAKEUP_SECONDS):
             _, queue, wakeup = waiting.popleft()
-            if not self.free or not self._claim(queue, wakeup):
+            if not self.free or not self._claim(self.queues[queue], wakeup):
                 self._ack(wakeup)
             if self.ending and self.ending[0][0] <= time.monotonic():
                 return
@@ -152,8 +152,8 @@ class SimulatedWorker:
             if self.ending and self.ending[0][0] <= time.monotonic():
                 return
 
-    def _claim(self, queue: int, wakeup: int) -> bool:
-        wanted = ClaimRequest(self.incarnation, base_token(), self.queues[queue], [TASK])
+    def _claim(self, queue: WorkQueue, wakeup: int) -> bool:
+        wanted = ClaimRequest(self.incarnation, base_token(), queue, [TASK])
         claims = self.ledger.claim(wanted)
         if not claims:
             return False

@@ -209,7 +209,7 @@ def register_idle_workers(session: Session, slots: int, workers: int = 10) -> No
     )
 
 
-def queues(session: Session) -> list[str]:
+def broker_queues(session: Session) -> list[str]:
     return [
         broker_queue
         for (broker_queue,) in session.execute(

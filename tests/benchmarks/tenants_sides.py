@@ -96,7 +96,7 @@ class Ours(Side):
         lates = self.started(count, begin.timestamp(), seconds)
         steady.wait_for_end(self.database, count)
         # Wake-ups that find nothing any more are part of what these runs cost, not of the next trial.
-        queues = stored.queues(self.database.session)
+        queues = stored.broker_queues(self.database.session)
         wait_until(lambda: not self.stage.depths(queues), 60, "the wake-ups to be used up", interval=0.2)
         cpu_seconds = spent()
         steady.check(self.database, begin, count)

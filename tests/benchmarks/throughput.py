@@ -205,7 +205,7 @@ class Ours(Side):
         )
         assert (ended, states) == (runs, ["succeeded"]), f"{ended} runs of {runs} ended as {states}"
         # Wake-ups that find nothing any more must not burden what is measured next.
-        queues = stored.queues(session)
+        queues = stored.broker_queues(session)
         wait_until(lambda: not self.stage.depths(queues), LONGEST_SECONDS, "no wake-ups", interval=0.2)
         return runs / float((last - begin).total_seconds())
 

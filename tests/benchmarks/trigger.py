@@ -6,10 +6,11 @@ do nothing. The peer gets as many due tasks of the same size for the same number
 """
 
 import time
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
-from tests.benchmarks import cpu, peer, stored
+from tests.benchmarks import confirmations, cpu, peer, stored
 from tests.benchmarks.figures import described
 from tests.benchmarks.sizes import number, whole
 from tests.benchmarks.stage import Database, Stage, check_alive, say
@@ -53,29 +54,30 @@ def measure(stage: Stage) -> dict[str, Any]:
 
 
 def _run_scheduler(stage: Stage, database: Database, due: int) -> dict[str, Any]:
-    scheduler = stage.scheduler(database)
+    notes = stage.folder / "trigger-confirmations"
+    scheduler = stage.scheduler(database, confirmations.BEAT, **{confirmations.FILE: str(notes)})
     stored.register_idle_workers(database.session, slots=due + due // 4)
     warm_up(stage, database)
     stored.choose(database.session, due)
+    before = confirmations.count(notes)
     at = stored.make_due(database.session)
     spent = cpu.meter(cpu.parts_of(scheduler.pid, database))
-    confirmed_at = _wait_until_confirmed(stage, database, due, at)
+    confirmed_at = _wait_until_confirmed(database, due, at, lambda: confirmations.count(notes) - before)
     cpu_us = {part: round(seconds / due * 1e6, 1) for part, seconds in spent().items()}
     check_alive(scheduler)
     scheduler.terminate()
-    marks = _check(stage, database, due, at)
+    marks = _check(database, due, at, confirmations.count(notes) - before)
     stage.delete_queues()
     return {"seconds": confirmed_at - at.timestamp(), "cpu_us": cpu_us, **marks}
 
 
 def warm_up(stage: Stage, database: Database) -> None:
-    """Every tenant has had a run before: its queue and its queue exist. What is left of these runs is removed."""
+    """Give every tenant a run first, so that queues and the pool's broker queue exist; remove what is left of these."""
     session = database.session
     stored.choose(session, stored.TENANTS)
     at = stored.make_due(session)
-    wait_until(lambda: len(stored.queues(session)) >= stored.TENANTS, 60, "the queues")
-    queues = stored.queues(session)
-    wait_until(lambda: stage.depths(queues) >= stored.TENANTS, 60, "the queues")
+    queues = stored.broker_queues(session)
+    wait_until(lambda: stage.depths(queues) >= stored.TENANTS, 60, "the wake-ups")
     with stage.channel() as channel:
         for queue in queues:
             channel.queue_purge(queue)
@@ -87,8 +89,8 @@ def warm_up(stage: Stage, database: Database) -> None:
     )
 
 
-def _wait_until_confirmed(stage: Stage, database: Database, due: int, at: datetime) -> float:
-    """By what changes least: first no clock is due, then no run is ready, then the queues hold a wake-up for each."""
+def _wait_until_confirmed(database: Database, due: int, at: datetime, confirmed: Callable[[], int]) -> float:
+    """By what changes least: first no clock is due, then no run is ready, then each has a wake-up."""
     now = stored.database_now(database.session).timestamp()
     time.sleep(max(0.0, at.timestamp() - now))
     longest = 30 + due / 200
@@ -108,13 +110,12 @@ def _wait_until_confirmed(stage: Stage, database: Database, due: int, at: dateti
         "all runs to be marked queued",
         interval=LOOK_SECONDS,
     )
-    queues = stored.queues(database.session)
-    wait_until(lambda: stage.depths(queues) >= due, 60, "all wake-ups to be confirmed", interval=LOOK_SECONDS)
+    wait_until(lambda: confirmed() >= due, 60, "all wake-ups to be confirmed", interval=LOOK_SECONDS)
     return stored.database_now(database.session).timestamp()
 
 
-def _check(stage: Stage, database: Database, due: int, at: datetime) -> dict[str, float]:
-    """Count tables and broker queues afterwards: each job has its one run, and each run its wake-up."""
+def _check(database: Database, due: int, at: datetime, wakeups: int) -> dict[str, float]:
+    """Count afterwards: each job has its one run, and each run its wake-up."""
     runs, jobs, states, last, marked = database.rows(
         "SELECT count(*), count(DISTINCT run.job_id), array_agg(DISTINCT live.state || ' ' || run.trigger),"
         " extract(epoch FROM max(run.created_at)), extract(epoch FROM max(live.queued_at))"
@@ -123,9 +124,8 @@ def _check(stage: Stage, database: Database, due: int, at: datetime) -> dict[str
     )[0]
     assert (runs, jobs, states) == (due, due, ["queued schedule"]), (runs, jobs, states)
     assert database.value("SELECT count(*) FROM beatkeeper_run") == due
-    queues = stored.queues(database.session)
-    assert len(queues) == min(due, stored.TENANTS), f"{len(queues)} queues"
-    wakeups = stage.depths(queues)
+    queues = database.value("SELECT count(*) FROM beatkeeper_queue")
+    assert queues == stored.TENANTS, f"{queues} queues"
     assert wakeups == due, f"{wakeups} wake-ups for {due} runs"
     began = at.timestamp()
     return {"triggered_seconds": float(last) - began, "marked_seconds": float(marked) - began}

@@ -7,7 +7,6 @@ from django.conf import settings
 
 from scheduler_project.sdk.transport.broker_tls import tls_trouble
 
-HIGHEST_PRIORITY = 9
 # A wake-up older than this helps nobody: its run was served by a heartbeat. Where nobody consumes, because workers
 # listen to another broker or to none, they would pile up.
 WAKEUP_LIFE_MS = 60_000
@@ -28,7 +27,8 @@ REJECTED_ALONE = {"x-match": "all-with-x", "x-first-death-reason": "rejected"}
 DEAD_MESSAGES_KEPT = {"x-queue-type": "classic", "x-max-length": 10_000}
 # Version and arguments by queue type. The version is part of a queue's name, so that queues of old and new
 # arguments stand side by side: change the arguments, change the version.
-CLASSIC = ("v2", {"x-queue-type": "classic", "x-max-priority": HIGHEST_PRIORITY, **BOUNDS})
+# Wake-ups have no priority: without the argument these would be other broker queues, of another version.
+CLASSIC = ("v2", {"x-queue-type": "classic", "x-max-priority": 9, **BOUNDS})
 # A quorum queue has its priorities without asking: none up to 3.13, two levels in 4.0 to 4.2, 32 from 4.3.
 QUORUM = ("q2", {"x-queue-type": "quorum", **BOUNDS})
 QUEUES: dict[str, tuple[str, dict[str, Any]]] = {"classic": CLASSIC, "quorum": QUORUM}

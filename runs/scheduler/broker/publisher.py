@@ -1,4 +1,4 @@
-"""Publish wake-ups to the brokers: "this queue has work". Losing or doubling one costs time, never truth (promise 5).
+"""Publish wake-ups to the brokers: "there is work". Losing or doubling one costs time, never truth (promise 5).
 
 Each broker has one publisher and one breaker, in a thread of its own. Dispatch never waits for it: wake-ups that do not
 fit into its memory are dropped, and unconfirmed ones are not sent again. Heartbeats serve the runs that wake-ups miss.

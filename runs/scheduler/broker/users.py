@@ -24,7 +24,7 @@ from runs.scheduler.broker.config import REMEDY
 from scheduler_project.sdk.transport.broker_tls import tls_trouble
 
 NOTHING = "^$"
-# Pools and versions of queues; a slug has no dot, and the queues that small tenants share have one more part.
+# Pools and versions of broker queues; a slug has no dot, and the name of a pool's broker queue has one more part.
 ANY_POOL = "[a-z0-9-]+"
 ANY_VERSION = "[a-z]+[0-9]+"
 PATIENCE = 15.0

@@ -76,6 +76,7 @@ def dispatch_pool(
     2. Recall what has become too much, and share out the pool's free slots.
     3. Lock the best runs of each queue in rank order; block what may not go for a reason of its own.
     4. Mark the rest queued, and write what this took of each queue's limits.
+    5. Make a wake-up for each place, as far as slots are free; owe the others.
     """
     memory = memory if memory is not None else PoolMemory()
     done = Dispatched()
@@ -102,7 +103,7 @@ class DispatchPass(PoolLoad):
     """One pass over one pool, in the caller's transaction."""
 
     done: Dispatched = field(default_factory=Dispatched)
-    # Places that this pass has filled: by tenant if it has workers of its own, else for all together.
+    # Places that this pass has filled: of a tenant's own workers, by tenant; of all others, under None.
     filled: defaultdict[int | None, Fraction] = field(default_factory=lambda: defaultdict(Fraction))
     # Runs that this pass has handed over, by tenant.
     handed: Counter[int] = field(default_factory=Counter)

@@ -49,9 +49,9 @@ class QueueLoad:
     turnover: float = 0.0
     # Runs that together take a slot for 100 ms, and so one place: not more of them than ended lately.
     per_place: int = 1
-    # So many would do it by their length, and so few are known to be as short.
+    # So many would by their length, or by the pool's average: counted on if no more are queued than ended lately.
     fitting: int = 1
-    known_short: float = 0
+    ended_lately: float = 0
     # It frees slots all the time.
     quick: bool = False
     # Its runs that ended in the last second.
@@ -75,7 +75,7 @@ class QueueLoad:
 
     def per_place_among(self, queued: int) -> int:
         """Return how many runs fill a place if so many are queued: as many as fit, if no more than ended lately."""
-        return self.fitting if 0 < queued <= self.known_short else self.per_place
+        return self.fitting if 0 < queued <= self.ended_lately else self.per_place
 
     @property
     def taken(self) -> float:

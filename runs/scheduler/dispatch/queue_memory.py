@@ -183,7 +183,7 @@ class QueueMemories(dict[int, QueueMemory]):
             if alone:
                 load.turnover = max(load.turnover, memory.ran_dry)
             load.ended_recently, load.per_place = memory.ended_recently(), memory.per_place()
-            load.fitting, load.known_short = memory.fitting(self._of_pool), memory.length.ended
+            load.fitting, load.ended_lately = memory.fitting(self._of_pool), memory.length.ended
             load.keeps_to_own = abs(at - memory.kept_to_own_at) < KEEPS_TO_OWN_SECONDS
             load.quick = memory.freed_per_second(self._looked_at, QUICK_SECONDS) >= QUICK_PER_SECOND
 

@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 CLAIM_PATIENCE = 10.0
 PAUSE = 0.2
-# A wake-up waits twice as long for a slot.
+# Wake-ups wait a second for a slot: after a shorter batch, those of what was queued meanwhile still wait.
 SHORT_BATCH = 0.5
 
 
@@ -93,7 +93,6 @@ class ClaimLoop:
                     began = time.monotonic()
                     completed = self._execute_batch(owned_slot, interrupts, request, claims)
                     done, ended = done + len(completed), time.monotonic()
-                    # What was queued during a short batch has wake-ups that still wait for a slot.
                     none_left = claims[0].none_left and ended - began < SHORT_BATCH
                     goes_on = completed and not none_left and self.may_claim() and ended < until
                     request = self.next_request(queue) if goes_on else None

@@ -82,8 +82,8 @@ CROSS JOIN LATERAL (
 LIMIT 1
 
 -- fragment: claiming_worker
--- The worker that claims, if it lives, and how many runs a slot of it may take. A worker that does not know how long they
--- take gets twice a slot's share of what is queued for its tenant, or for all, or others were idle.
+-- The worker that claims, if it lives, and how many runs a slot of it may take. A worker of an earlier version does not
+-- say how long runs take: it gets twice a slot's share of what is queued, or its other slots would be idle.
 worker AS MATERIALIZED (
     SELECT worker.tenant_id, greatest(1, slots) AS slots
     FROM beatkeeper_worker_node worker

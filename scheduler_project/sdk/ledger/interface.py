@@ -34,7 +34,7 @@ class WorkerInfo:
 
 @dataclass(frozen=True)
 class WorkQueue:
-    """The queue of one tenant in one pool."""
+    """Where a worker hears of work or claims it: the queue of one tenant in one pool, or of all (ALL_TENANTS)."""
 
     id: int
     pool_id: int
@@ -119,7 +119,7 @@ class Claim:
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
     # Why a secret could not be decrypted.
     unreadable: str = ""
-    # Nothing else was queued for its worker when it was claimed. Not set when an answer is requested again.
+    # No more was queued than the worker's other slots take meanwhile. Not set when an answer is requested again.
     none_left: bool = field(default=False, compare=False)
 
 

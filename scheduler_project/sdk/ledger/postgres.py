@@ -106,13 +106,14 @@ class PostgresLedger:
                 cancels=[row["token"] for row in in_question if row["cancelled"]],
                 terminates=[row["token"] for row in in_question if row["terminated"]],
                 gone=[row["token"] for row in in_question if row["gone"]],
-                queues=self._new_queues(connection, row, values),
+                queues=self._queues_to_hear(connection, row, values),
                 work=self._work(connection, beat, values) if row["runs_wait"] else [],
                 skew_ms=skew_ms,
                 quiet=row["looking"] / LOOKS_PER_SECOND,
             )
 
-    def _new_queues(self, connection: Connection, row: Row, values: Mapping[str, Any]) -> list[WorkQueue]:
+    def _queues_to_hear(self, connection: Connection, row: Row, values: Mapping[str, Any]) -> list[WorkQueue]:
+        """Return the pool's broker queue, always; for a tenant's worker its queue, if it was made since."""
         if row["pool_queue"] is not None:
             return [WorkQueue(0, row["pool_id"], ALL_TENANTS, row["pool_queue"])]
         return _queues(connection.execute(SQL["queues"], values)) if row["new_queues"] else []

@@ -145,7 +145,7 @@ class WakeupIntake(QueueServer):
             try:
                 consumer.consume()
             except AccessRefused:
-                # It is shared by small tenants; we would read the others' wake-ups too.
+                # The broker's user was made for another tenant or pool.
                 logger.info(
                     "Wake-ups: %s is not ours to read; runs of its queue are fetched from the ledger", name
                 )

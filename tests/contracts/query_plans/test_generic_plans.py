@@ -91,11 +91,6 @@ def ready(connection: Connection) -> dict[str, Any]:
     return {"pool": 1, "tenants": tenants, **behind, "need_jobs": True}
 
 
-def occupied(connection: Connection) -> dict[str, Any]:
-    nodes = [node for (node,) in connection.execute("SELECT incarnation FROM beatkeeper_worker_node")]
-    return {"pool": 1, "nodes": nodes, "own_nodes": nodes[:1]}
-
-
 def recalled(connection: Connection) -> dict[str, Any]:
     tenants = queued_tenants(connection)[:100]
     return {"pool": 1, "tenants": tenants, "counts": [2] * len(tenants), "midnight": now(), "most": 2000}
@@ -126,7 +121,7 @@ HOT: dict[str, tuple[Values, int, int]] = {
     "next_ready": (ready, 5_000, 600),
     "mark_queued": (marked, 5_000, 200),
     "recall": (recalled, 6_000, 1_200),
-    "occupied": (occupied, 10_000, 5_000),
+    "occupied": (lambda _: {"pool": 1, "count": True}, 10_000, 5_000),
     "next_due": (lambda _: {"slices": list(range(64))}, 800, 100),
     "lock_due_clocks": (due, 6_000, 1_000),
     "jobs_of_clocks": (due_batch, 5_000, 1_000),

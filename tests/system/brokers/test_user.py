@@ -72,7 +72,7 @@ def declare(broker: PrivateRabbitMQ, *names: str) -> None:
 
 
 OWN = f"bk.shop.acme.{VERSION}"
-OTHERS = [f"bk.shop.other.{VERSION}", f"bk.shop.class.3.{VERSION}", f"bk.shop.acmex.{VERSION}", "celery"]
+OTHERS = [f"bk.shop.other.{VERSION}", f"bk.shop.all.tenants.{VERSION}", f"bk.shop.acmex.{VERSION}", "celery"]
 DEEDS: dict[str, Callable[[Any, str], Any]] = {
     "read": lambda channel, queue: channel.basic_get(queue),
     "consume": lambda channel, queue: channel.basic_consume(queue),
