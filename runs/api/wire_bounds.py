@@ -18,13 +18,15 @@ from scheduler_project.sdk.ledger.wire import DeclarationNames, DeclareBody, Rep
 from scheduler_project.sdk.outcomes import Outcome
 from scheduler_project.sdk.retries import Verdict
 
+LEASE = {"minimum": 2, "maximum": 3600}
 SLOTS = {"minimum": 0, "maximum": MAX_SLOTS}
 TARGETS = {"maxItems": MAX_TARGETS}
 DECLARED = obj({"name": text()}, required=("name",), additionalProperties=True, title="WorkerDeclaration")
 BOUNDS: dict[tuple[type, str], Schema] = {
     (WorkerInfo, "slots"): {"minimum": 1, "maximum": MAX_SLOTS},
-    (WorkerInfo, "lease"): {"minimum": 2, "maximum": 3600},
+    (WorkerInfo, "lease"): LEASE,
     (WorkerInfo, "known_targets"): TARGETS,
+    (Beat, "lease"): LEASE,
     (Beat, "slots"): SLOTS,
     (Beat, "busy"): SLOTS,
     (Beat, "foreign_busy"): SLOTS,

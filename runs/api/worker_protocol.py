@@ -96,7 +96,7 @@ class WorkerProtocol(WorkerView):
     def register(self, request: Request) -> Response:
         return answer(self.ledger(request).register(read(WorkerInfo, request)))
 
-    @exchange("worker_heartbeat", "Renew a worker's lease", Beat, wire.HeartbeatReply)
+    @exchange("worker_heartbeat", "Renew a worker's lease", Beat, wire.HeartbeatReply, (400, 409))
     def heartbeat(self, request: Request) -> Response:
         response = self.ledger(request).heartbeat(read(Beat, request))
         # How far this host's clock is from the database's was measured on the way; the worker's is its own affair.

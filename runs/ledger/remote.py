@@ -189,11 +189,14 @@ class RemoteLedger(PostgresLedger):
         """Refuse a lease that makes a long one of a short one, or the reverse: they are counted apart."""
         if beat.lease is None:
             return
+        expect_between(2, beat.lease, 3600, "lease", f"{beat.lease:g} s is", "2 to 3600 seconds")
         lease = self._looked_up[beat.incarnation] or 0.0
         least, most = (lease, lease) if lease > SHORT_LEASE else (2.0, SHORT_LEASE)
-        expect_between(
-            least, beat.lease, most, "lease", f"{beat.lease:g} s is", f"{least:g} to {most:g} seconds"
-        )
+        if not least <= beat.lease <= most:
+            raise Conflict(
+                f"the worker has a lease of {lease:g} s",
+                hint=f"announce one of {least:g} to {most:g} seconds",
+            )
 
     def _own_names(self, pool: str, tenant: str) -> None:
         """Refuse names of other pools or tenants as unknown, whether they exist or not. A worker may leave them out."""

@@ -17,9 +17,9 @@ from runs.sql import change, rows
 PASS_SECONDS = 0.1
 # While windows are full: their turnover is queued further ahead than this.
 FULL_SECONDS = 0.05
-# For so long after a pool's last ready run the places without a wake-up get passes: who works for longer asks for
-# more by itself.
-OWED_SECONDS = 1.0
+# For so long after a pool's last ready run it gets passes while something is queued: wake-ups may be owed for it, or
+# claims may have taken less than expected. Longer than the pause between two counts of a large pool.
+QUEUED_SECONDS = 2.0
 # A pass has a fixed cost. After a small one, runs gather for this long before the next.
 GATHER_SECONDS = 0.02
 SMALL_PASS = 500
@@ -54,12 +54,10 @@ class DispatchLoop(SliceHolder):
         now = time.monotonic()
         # A pool whose last ready run is gone gets one more pass, so that its queues show no stale reason.
         due = sorted(ready | (self._busy.keys() & self.slices.held))
-        owing = {pool: until for pool, until in self._busy.items() if self._owes(pool) and now < until}
-        self._busy = owing | dict.fromkeys(ready, now + OWED_SECONDS)
+        queued = {pool for pool, memory in self.memories.items() if memory.counts.queued}
+        waiting = {pool: until for pool, until in self._busy.items() if pool in queued and now < until}
+        self._busy = waiting | dict.fromkeys(ready, now + QUEUED_SECONDS)
         return min((self._dispatch(pool) for pool in due), default=PASS_SECONDS)
-
-    def _owes(self, pool: int) -> bool:
-        return pool in self.memories and bool(self.memories[pool].owed)
 
     def _take_over(self, brokers: dict[int, str]) -> None:
         """Name and declare the broker queues of the pools held, after one came, went or moved."""

@@ -27,7 +27,7 @@ from scheduler_project.sdk.retries import Verdict
 from tests.benchmarks import stored
 from tests.benchmarks.sizes import whole
 from tests.benchmarks.stage import Database, Stage, say
-from tests.benchmarks.throughput import DEFINITIONS, JOBS, TASK, name_of
+from tests.benchmarks.throughput import DEFINITIONS, JOBS, NOOP, TASK
 
 KEYS = ("runs_per_second", "ms_per_run", "one_by_one_per_second", "one_by_one_ms")
 SUCCESS = Verdict("succeeded")
@@ -52,7 +52,7 @@ INSERT INTO beatkeeper_live_run
 def measure(stage: Stage) -> dict[str, Any]:
     runs, callers, repeats = whole("RUNS", 10_000), whole("CALLERS", 8), whole("REPEATS", 3)
     database = Database(stage.migrated("claim"), runs)
-    values = {"task": TASK, "name": name_of(0.0), "jobs": runs, "seconds": 0.0}
+    values = {"task": TASK, "name": NOOP.jobs, "jobs": runs, **NOOP._asdict()}
     for statement in [*DEFINITIONS.split(";\n"), *JOBS.split(";\n")]:
         stored.fill_in(database.session, statement, values)
     found: dict[int, list[float]] = {1: [], MAX_BATCH: []}

@@ -42,11 +42,14 @@ TENANTS = 4
 AMPLE_SECONDS = 600.0
 
 app = Celery("work", broker="memory://", set_as_current=False)
+# Tasks of other tests' apps come with this, one of them of this name.
+app.finalize()
+app.tasks.pop(TASK, None)
 executed: list[str] = []
 after_each: list[Callable[[], None]] = []
 
 
-@app.task(name=TASK, bind=True)
+@app.task(name=TASK, bind=True, shared=False)
 def runs(self: Any) -> None:
     executed.append(self.request.id)
     for act in after_each:

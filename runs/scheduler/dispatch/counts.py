@@ -19,7 +19,7 @@ PAUSE_PER_COUNT = 20
 # A count that waited for something else is not taken for a slow one.
 MAX_SECONDS_PER_RUN = 10e-6
 # Slots that were freed are seen after this time at the latest.
-MAX_PAUSE_SECONDS = 5.0
+MAX_PAUSE_SECONDS = 1.0
 
 
 class CountedRow(NamedTuple):

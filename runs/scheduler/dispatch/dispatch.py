@@ -33,6 +33,8 @@ MAX_DEPTH = 1024
 BEGINNING = (-(2**63), str(UUID(int=0)))
 # Room given to queues that have no runs for it is passed on to the others so many times.
 MAX_ROUNDS = 4
+# A wake-up is followed by its claim sooner than this.
+LATE_SECONDS = 0.2
 # The columns of a queue that a pass writes.
 WRITTEN = ("tenant_id", "reason", "tokens", "tokens_at", "day", "day_count", "queued")
 
@@ -249,17 +251,18 @@ class DispatchPass(PoolLoad):
     def _fill_places(self, going: Sequence[Candidate]) -> None:
         """Count the places that these runs fill.
 
-        Workers for all tenants take runs of all queues, so these fill places together. A tenant's own workers take no
-        others: their slots are filled first, and alone with what nobody else knows.
+        Workers for all tenants take runs of all queues, so these fill places together. What a tenant's own workers know
+        fills their places as well: who of both comes first has it.
         """
-        own_targets = self.memory.workers.own_targets
+        workers = self.memory.workers
         for run in going:
             tenant, load = run.tenant_id, self.loads[run.tenant_id]
-            only_own = not self.slots[None] or run.target_key in own_targets.get(tenant, ())
-            of_own = load.has_own_workers and (only_own or self.filled[tenant] < self._free_slots(tenant))
             self.handed[tenant] += 1
-            per_place = load.per_place_among(load.queued + self.handed[tenant])
-            self.filled[tenant if of_own else None] += Fraction(1, per_place)
+            part = Fraction(1, load.per_place_among(load.queued + self.handed[tenant]))
+            if load.has_own_workers and run.target_key in workers.targets.get(tenant, ()):
+                self.filled[tenant] += part
+            if run.target_key not in workers.own_targets.get(tenant, ()):
+                self.filled[None] += part
 
     def _wakeups(self) -> list[Wakeup]:
         """Make a wake-up for each place, as far as slots are free; others are owed to the next passes.
@@ -267,16 +270,13 @@ class DispatchPass(PoolLoad):
         Who works asks for more by itself while much is queued, and a wake-up for it would find nothing.
         """
         wakeups: list[Wakeup] = []
-        queued: defaultdict[int | None, Fraction] = defaultdict(Fraction)
-        for tenant, load in self.loads.items():
-            queued[tenant if load.has_own_workers else None] += Fraction(
-                load.queued, load.per_place_among(load.queued)
-            )
+        waiting = self._waiting_runs()
         # What was owed may have been claimed since.
-        owed = {of: min(places, queued[of]) for of, places in self.memory.owed.items()}
+        owed = {of: min(places, Fraction(waiting[of])) for of, places in self.memory.owed.items()}
         self.memory.owed = {}
-        for of in self.filled.keys() | owed.keys():
-            places = self.filled[of] + owed.get(of, Fraction())
+        late = self._late_runs(waiting)
+        for of in self.filled.keys() | owed.keys() | late.keys():
+            places = max(self.filled[of] + owed.get(of, Fraction()), Fraction(late[of]))
             count = min(ceil(places), max(0, round(self._free_slots(of))))
             if count:
                 broker_queue = self.pool.broker_queue if of is None else self.queues[of].broker_queue
@@ -284,6 +284,35 @@ class DispatchPass(PoolLoad):
             if places > count:
                 self.memory.owed[of] = places - count
         return wakeups
+
+    def _waiting_runs(self) -> Counter[int | None]:
+        """Count what was queued before this pass, of tenants with own workers and of all."""
+        waiting: Counter[int | None] = Counter()
+        for tenant, load in self.loads.items():
+            waiting[None] += load.queued
+            if self.slots[tenant]:
+                waiting[tenant] += load.queued
+        return waiting
+
+    def _late_runs(self, waiting: Counter[int | None]) -> Counter[int | None]:
+        """Count what waits although it should be claimed: claims took less than their places were expected to hold.
+
+        A wake-up may be lost as well, and what an earlier scheduler owed is not known.
+        """
+        at, memory = self.now.timestamp(), self.memory
+        # Those of the future were handed over before the clock was set back.
+        memory.handed = [(when, handed) for when, handed in memory.handed if at - LATE_SECONDS < when <= at]
+        late = Counter(waiting)
+        for _, handed in memory.handed:
+            late.subtract(handed)
+        if self.handed:
+            handed = Counter[int | None](self.handed)
+            handed[None] = self.handed.total()
+            memory.handed.append((at, handed))
+        memory.late_at = {of: when for of, when in memory.late_at.items() if at - LATE_SECONDS < when <= at}
+        late = Counter({of: runs for of, runs in late.items() if runs > 0 and of not in memory.late_at})
+        memory.late_at |= dict.fromkeys(late, at)
+        return late
 
     def _free_slots(self, of: int | None) -> float:
         """Return how many slots of a tenant's own workers are free, or of all others."""

@@ -34,6 +34,9 @@ class PoolMemory:
     queues: QueueMemories = field(default_factory=QueueMemories)
     # Places without a wake-up, because no slot was free: of a tenant's own workers, and of all others together.
     owed: dict[int | None, Fraction] = field(default_factory=dict)
+    # What was handed over a moment ago, and when wake-ups were last sent for what nobody claimed; by the same.
+    handed: list[tuple[float, Counter[int | None]]] = field(default_factory=list)
+    late_at: dict[int | None, float] = field(default_factory=dict)
     counts: PoolCounts = field(default_factory=PoolCounts)
     workers: PoolWorkers = field(default_factory=PoolWorkers)
     batch: BatchSize = field(default_factory=lambda: BatchSize("dispatch", MAX_IN_A_PASS))

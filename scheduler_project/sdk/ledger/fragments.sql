@@ -165,7 +165,7 @@ SELECT moved.id AS run_id, moved.state, moved.claim_seq, moved.claim_token AS to
        moved.claimed_at, moved.input, moved.gated, moved.traceparent, moved.losses,
        numbered.job_name, numbered.target, numbered.timeout_ms, numbered.retry, numbered.tenant,
        numbered.allowed_hosts,
-       -- Others have wake-ups for the few that are left. A claim of one does not count what is queued.
-       %(most)s > 1 AND share.queued <= worker.slots * numbered.moved AS none_left
-FROM moved JOIN numbered USING (id) CROSS JOIN share CROSS JOIN worker
+       -- Of many short runs others have wake-ups for the few that are left. A claim of one does not count what is queued.
+       %(most)s > 1 AND share.queued <= CASE WHEN moved >= 8 THEN 2 * moved ELSE moved END AS none_left
+FROM moved JOIN numbered USING (id) CROSS JOIN share
 ORDER BY moved.claim_token

@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import timedelta
 from random import Random
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -176,7 +176,7 @@ def test_what_is_remembered_of_queues_is_reckoned_from_count_to_count() -> None:
     each, tenth = QueueMemories(), QueueMemories()
     for step in range(30):
         at = AT + 0.05 * step
-        one, other = {1: QueueLoad(1, running=10)}, {1: QueueLoad(1, running=10)}
+        one, other = ({1: QueueLoad(1, running=10, ready=False)} for _ in range(2))
         each.look(one, at)
         if step % 10:
             tenth.recollect(other, at)
@@ -201,7 +201,7 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counts_module, "MAX_SECONDS_PER_RUN", 60.0)
 
 
-def claim_all(job_id: Any, worker: WorkerNode) -> None:
+def claim_all(job_id: UUID, worker: WorkerNode) -> None:
     for run in LiveRun.objects.filter(job_id=job_id, state=LiveState.QUEUED):
         claim(run, worker)
 

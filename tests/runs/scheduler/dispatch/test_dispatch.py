@@ -103,7 +103,7 @@ class TestWakeupsOfOwnWorkers:
     def woken(self, done: Dispatched) -> Counter[str]:
         return Counter(wakeup.broker_queue for wakeup in done.wakeups)
 
-    def test_their_free_slots_are_woken_first(
+    def test_they_and_the_others_are_woken(
         self, session: Session, pool: Pool, own: Tenant, own_queue: str
     ) -> None:
         make_worker(pool, slots=2, tenant=own)
@@ -111,7 +111,7 @@ class TestWakeupsOfOwnWorkers:
         make_ready(make_job(own, pool), 5)
         done = dispatch(session, pool)
         assert done.queued == 5
-        assert self.woken(done) == {own_queue: 2, self.POOLS: 3}
+        assert self.woken(done) == {own_queue: 2, self.POOLS: 5}
         assert own_queue in done.broker_queues
 
     def test_nobody_else_is_woken_for_what_only_they_know(
@@ -130,6 +130,41 @@ class TestWakeupsOfOwnWorkers:
         make_worker(pool, slots=3, tenant=own)
         make_ready(make_job(own, pool), 5)
         assert self.woken(dispatch(session, pool)) == {own_queue: 3}
+
+    def test_they_are_not_woken_for_what_they_do_not_know(
+        self, session: Session, pool: Pool, own: Tenant, own_queue: str
+    ) -> None:
+        make_worker(pool, slots=2, tenant=own, known_targets=["app.other"])
+        make_worker(pool, slots=8)
+        make_ready(make_job(own, pool), 3)
+        assert self.woken(dispatch(session, pool)) == {self.POOLS: 3}
+
+
+class TestLateRuns:
+    """Claims that took less than a place was expected to hold leave runs without a wake-up."""
+
+    def test_they_are_woken_for_again(self, session: Session, pool: Pool) -> None:
+        make_worker(pool, slots=8)
+        job = make_job(pool=pool)
+        seen = Seen(now().timestamp(), ended=20, freed=0, slot_seconds=0.25)
+        queues = QueueMemories(
+            {job.tenant_id: QueueMemory(0.0, RunLength(seen.at, 20, 0.25), seen=deque([seen]))}
+        )
+        make_ready(job, 8)
+        memory, at = PoolMemory(queues), now()
+        assert len(dispatch(session, pool, memory, at=at).wakeups) == 1
+        LiveRun.objects.filter(pk=LiveRun.objects.order_by("pk")[0].pk).delete()
+
+        def woken(after: float) -> int:
+            return len(dispatch(session, pool, memory, at=at + timedelta(seconds=after)).wakeups)
+
+        assert [woken(0.1), woken(0.21), woken(0.3), woken(0.42)] == [0, 7, 0, 7]
+
+    def test_a_new_scheduler_wakes_for_all_that_is_queued(self, session: Session, pool: Pool) -> None:
+        make_worker(pool, slots=4)
+        make_ready(make_job(pool=pool), 3)
+        dispatch(session, pool, PoolMemory())
+        assert len(dispatch(session, pool, PoolMemory()).wakeups) == 3
 
 
 class TestOwedWakeups:
