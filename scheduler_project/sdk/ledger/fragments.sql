@@ -166,6 +166,6 @@ SELECT moved.id AS run_id, moved.state, moved.claim_seq, moved.claim_token AS to
        numbered.job_name, numbered.target, numbered.timeout_ms, numbered.retry, numbered.tenant,
        numbered.allowed_hosts,
        -- Of many short runs others have wake-ups for the few that are left. A claim of one does not count what is queued.
-       %(most)s > 1 AND share.queued <= CASE WHEN moved >= 8 THEN 2 * moved ELSE moved END AS none_left
-FROM moved JOIN numbered USING (id) CROSS JOIN share
+       %(most)s > 1 AND share.queued <= moved * CASE WHEN moved < 8 THEN 1 ELSE least(4, worker.slots) END AS none_left
+FROM moved JOIN numbered USING (id) CROSS JOIN share CROSS JOIN worker
 ORDER BY moved.claim_token
