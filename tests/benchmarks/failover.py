@@ -107,8 +107,8 @@ class Crew:
         self._fill(jobs)
         for _ in range(SCHEDULERS):
             self.crew.append(self._start())
-        # Those who hear of a queue want its queue to be there.
-        self._wait(self._all_queues_are_there, 60, "a queue of each queue")
+        # A simulated worker consumes at once: the queue must be there.
+        self._wait(self._all_queues_are_there, 60, "the broker queue of each pool")
         for pool in POOLS_USED:
             self._start_worker(pool)
         self._wait_until_balanced()

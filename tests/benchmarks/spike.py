@@ -183,7 +183,7 @@ def _start_worker(stage: Stage, database: Database, slots: int, name: int) -> Re
         "--slots",
         str(slots),
     ]
-    return stage.python(*arguments, url=database.url, name="fleet").process
+    return stage.python(*arguments, url=database.url, name="worker").process
 
 
 def _check(database: Database, at: datetime, due: int) -> None:

@@ -1,6 +1,6 @@
 """The interface to brokers: what a publisher needs of a connection.
 
-A wake-up says that a queue has work. Losing or doubling one costs time, never truth, so no method waits for a broker
+A wake-up says that there is work. Losing or doubling one costs time, never truth, so no method waits for a broker
 and none reports success. Another kind of broker is another `BrokerSession`, entered in `SESSIONS` of `publisher.py` by
 the scheme of its URLs.
 """

@@ -1,6 +1,6 @@
 """Make users on RabbitMQ for the workers of a tenant: one may read that tenant's wake-ups and do nothing else.
 
-A wake-up says no more than that a queue has work, but a user who could purge or forge others' would hold them up.
+A wake-up says no more than that there is work, but a user who could purge or forge others' would hold them up.
 """
 
 import re

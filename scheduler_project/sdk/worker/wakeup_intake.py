@@ -5,8 +5,8 @@ ends in a reconnect. Queues are never declared; a lookup finds out first whether
 
 How many wake-ups a worker holds differs. Classic queues before RabbitMQ 4.0 are counted together: as many as there
 are slots, each acked when its run ends, after a minute at the latest. Quorum queues, and all from 4.0 on, are counted
-one by one: one wake-up of each, acked as soon as it is admitted. Otherwise a queue would have one run at a time, and a
-worker would hold a wake-up of every queue.
+one by one: one wake-up of each, acked as soon as it is admitted. Otherwise a worker would be woken for one run at a
+time, and would hold wake-ups that idle workers could use.
 """
 
 from __future__ import annotations
