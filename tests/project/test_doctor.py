@@ -401,6 +401,7 @@ def test_a_worker_with_the_key_of_another_tenant_serves_nobody_else() -> None:
     make_worker(job.pool, tenant=job.tenant, known_targets=["kind:http"])
     assert "1 run waits for tests.succeeds" in problems(run_checks.workers)
     make_worker(job.pool, tenant=job.tenant)
+    make_worker(job.pool)
     assert problems(run_checks.workers) == ""
 
 
@@ -536,6 +537,7 @@ def test_queues_without_queue_or_consumer_are_reported(settings: Any, broker_url
     # A tenant's own workers have a broker queue of theirs.
     own = make_queue(job).broker_queue
     make_worker(job.pool, tenant=job.tenant)
+    make_worker(job.pool)
     with Broker(broker_url) as link:
         held = kombu.Queue(there, channel=link.default_channel)
         held.declare()
