@@ -75,7 +75,7 @@ class RemoteLedger(PostgresLedger):
     def register(self, info: WorkerInfo) -> list[WorkQueue]:
         self._own_names(info.pool, "")
         expect_between(1, info.slots, MAX_SLOTS, "slots", f"{info.slots} slots are")
-        expect_between(2, info.lease, 3600, "lease", f"{info.lease:g} s is", "2 to 3600 seconds")
+        expect_lease(info.lease)
         refuse_many("known_targets", info.known_targets, MAX_TARGETS)
         for name in ("name", "host", "version", "region"):
             refuse_unprintable(getattr(info, name), name)
@@ -189,7 +189,7 @@ class RemoteLedger(PostgresLedger):
         """Refuse a lease that makes a long one of a short one, or the reverse: they are counted apart."""
         if beat.lease is None:
             return
-        expect_between(2, beat.lease, 3600, "lease", f"{beat.lease:g} s is", "2 to 3600 seconds")
+        expect_lease(beat.lease)
         lease = self._looked_up[beat.incarnation] or 0.0
         least, most = (lease, lease) if lease > SHORT_LEASE else (2.0, SHORT_LEASE)
         if not least <= beat.lease <= most:
@@ -294,3 +294,7 @@ def _at_the_cost_of_the_log() -> Iterator[None]:
         yield
     except OSError:
         logger.exception("the log store failed")
+
+
+def expect_lease(seconds: float) -> None:
+    expect_between(2, seconds, 3600, "lease", f"{seconds:g} s is", "2 to 3600 seconds")
