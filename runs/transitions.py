@@ -29,9 +29,13 @@ RELEASED_BY: dict[str, str] = {
 }
 
 
-def mark_queued(connection: Connection, ctids: Sequence[str]) -> int:
-    """Mark rows that `next_ready` locked in this transaction as queued, by their position in the table."""
-    return change(connection, "mark_queued", {"ctids": array(ctids, quoted)}) if ctids else 0
+def mark_queued(connection: Connection, ctids: Sequence[str], since: datetime = EPOCH) -> int:
+    """Mark rows that `next_ready` locked in this transaction as queued, by their position in the table.
+
+    None is queued at an instant before `since`, also if the clock is set back.
+    """
+    values = {"ctids": array(ctids, quoted), "since": since}
+    return change(connection, "mark_queued", values) if ctids else 0
 
 
 def mark_blocked(connection: Connection, reasons: Mapping[str, str]) -> int:
@@ -41,16 +45,22 @@ def mark_blocked(connection: Connection, reasons: Mapping[str, str]) -> int:
 
 
 def recall(
-    connection: Connection, pool: int, counts: Mapping[int, int], midnight: datetime, most: int
+    connection: Connection,
+    pool: int,
+    counts: Mapping[int, int],
+    midnight: datetime,
+    most: int,
+    since: datetime = EPOCH,
 ) -> list[Row]:
     """Take back the least urgent of a queue's runs that no worker has claimed, so many of each tenant.
 
-    Returns for each tenant how many runs these are, and how many of them were marked as queued since midnight.
+    Nothing was queued before `since`. Returns for each tenant how many runs these are, how many of them were marked as
+    queued since midnight, and the lowest rank.
     """
     if not counts:
         return []
     queues = {"tenants": list(counts), "counts": list(counts.values())}
-    values = {"pool": pool, "midnight": midnight, "most": most, **queues}
+    values = {"pool": pool, "midnight": midnight, "most": most, "since": since, **queues}
     return rows(connection, "recall", values)
 
 

@@ -35,6 +35,8 @@ class Pool(models.Model):
     )
     # Named by the scheduler that dispatches the pool: where its workers for all tenants hear of work.
     broker_queue = models.CharField(max_length=120, db_default="", editable=False)
+    # Nothing that is queued in the pool was queued before this; written by dispatch, read by claims.
+    queued_since = models.DateTimeField(null=True, editable=False)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     objects = PoolQuerySet.as_manager()

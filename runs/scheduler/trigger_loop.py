@@ -11,12 +11,14 @@ from runs.events import PartitionMissing, emit
 from runs.scheduler import maintenance
 from runs.scheduler.catch_up.catch_up import MAX_JOBS, catch_up_once
 from runs.scheduler.catch_up.caught_up import CaughtUp
+from runs.scheduler.full_looks import FullLooks
 from runs.scheduler.observer import PassKind
 from runs.scheduler.partitions.batch_size import BatchSize
 from runs.scheduler.partitions.lock_session import JOBS, LockSession, refuse_other_session
 from runs.scheduler.partitions.share import SliceHolder
 from runs.scheduler.trigger.trigger import NoPartition, Triggered, trigger_due
 from runs.sql import rows
+from scheduler_project.sdk.ids import EPOCH
 
 logger = logging.getLogger(__name__)
 
@@ -42,10 +44,14 @@ class TriggerLoop(SliceHolder):
         self.catch_up_batch = catch_up_batch or BatchSize("catch-up", MAX_JOBS)
         self._caught_up_at = 0.0
         self._more = False
+        # No clock of the slices held is due before this, as far as passes have seen.
+        self._since = EPOCH
+        self._looks = FullLooks()
 
     def step(self) -> float:
         started = time.monotonic()
-        self.balance()
+        if self.balance():
+            self._since = EPOCH
         held = sorted(self.slices.held)
         now, due_at = self._next_due(held)
         if due_at is not None and due_at <= now:
@@ -61,14 +67,23 @@ class TriggerLoop(SliceHolder):
         return max(0.0, min(pause, self._catch_up(held, now)))
 
     def _next_due(self, held: list[int]) -> tuple[datetime, datetime | None]:
-        """Return the database's time, and when the next job is due."""
+        """Return the database's time, and when the next job is due.
+
+        A clock that an edit has put before what was seen last is found by the next full look.
+        """
         if self._more:
             # Amid a spike the last pass knows. The probe would step over every index entry left behind by a clock
             # that has moved on.
             now = self.now()
             return now, now
-        pid, now, due_at = rows(self.session.connection, "next_due", {"slices": held})[0]
+        if full := self._looks.are_due(began := time.monotonic()):
+            self._since = EPOCH
+        values = {"slices": held, "since": self._since}
+        pid, now, due_at = rows(self.session.connection, "next_due", values)[0]
         refuse_other_session(pid, self.session.pid)
+        if full:
+            self._looks.note(began, time.monotonic() - began)
+        self._since = min(now, due_at or now)
         return now, due_at
 
     def _trigger(self, held: list[int], now: datetime) -> Triggered:
@@ -78,7 +93,9 @@ class TriggerLoop(SliceHolder):
         some = held if self.batch.size >= len(held) else random.sample(held, self.batch.size)
         try:
             with self.batch.one_pass():
-                done = trigger_due(self.session.connection, some, self.batch.size, self.session.pid)
+                done = trigger_due(
+                    self.session.connection, some, self.batch.size, self.session.pid, self._since
+                )
         except NoPartition:
             emit(PartitionMissing())
             maintenance.keep_partitions(self.session.connection, now)

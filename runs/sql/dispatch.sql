@@ -23,7 +23,7 @@ SELECT pool.slug, pool.shared,
             WHEN pool.shared THEN (SELECT count(*) FROM (SELECT FROM beatkeeper_tenant LIMIT 2) several)
             ELSE (SELECT count(*) FROM beatkeeper_pool_tenant member WHERE member.pool_id = pool.id) END,
        pool.exported_tasks::text[] || ARRAY(SELECT 'kind:' || kind FROM unnest(pool.exported_kinds) AS export (kind)),
-       pool.broker, pool.broker_queue
+       pool.broker, pool.broker_queue, coalesce(pool.queued_since, %(epoch)s)
 FROM beatkeeper_pool pool WHERE pool.id = %(pool)s;
 
 -- name: living_workers
@@ -40,8 +40,30 @@ FROM beatkeeper_worker_node worker
 WHERE worker.incarnation = ANY (%(nodes)s::uuid[]);
 
 -- name: queues_with_ready_runs
--- Tenants with work in the pool, by one probe each, however long their backlogs.
-{{distinct_values(tenant_id, beatkeeper_live_run, state = 'ready' AND pool_id = %(pool)s)}};
+-- Tenants with work in the pool and the first run of each, by one probe, however long their backlogs.
+WITH RECURSIVE first (tenant_id, rank, id) AS (
+    (SELECT live.tenant_id, live.rank, live.id FROM beatkeeper_live_run live
+     WHERE live.state = 'ready' AND live.pool_id = %(pool)s
+     ORDER BY live.tenant_id, live.rank, live.id LIMIT 1)
+    UNION ALL
+    SELECT next.* FROM first CROSS JOIN LATERAL (
+        SELECT live.tenant_id, live.rank, live.id FROM beatkeeper_live_run live
+        WHERE live.state = 'ready' AND live.pool_id = %(pool)s AND live.tenant_id > first.tenant_id
+        ORDER BY live.tenant_id, live.rank, live.id LIMIT 1
+    ) next
+)
+SELECT tenant_id, rank, id::text FROM first;
+
+-- name: queues_known_with_ready_runs
+-- The same of these tenants, each from a place on.
+SELECT first.tenant_id, first.rank, first.id::text
+FROM unnest(%(tenants)s::int[], %(ranks)s::bigint[], %(ids)s::uuid[]) AS queue (tenant_id, rank, run_id)
+CROSS JOIN LATERAL (
+    SELECT live.tenant_id, live.rank, live.id FROM beatkeeper_live_run live
+    WHERE live.state = 'ready' AND live.pool_id = %(pool)s AND live.tenant_id = queue.tenant_id
+      AND (live.rank, live.id) >= (queue.rank, queue.run_id)
+    ORDER BY live.rank, live.id LIMIT 1
+) first;
 
 -- name: occupied
 -- Exact counts of what each queue has handed over: queued, and if it is asked for, running and the slots that takes,
@@ -55,18 +77,19 @@ WITH running AS MATERIALIZED (
     -- Of most claims one run is left. Grouping all by their claims would take most of the time.
     SELECT left(token::text, -2) AS claim FROM running WHERE get_byte(uuid_send(token), 15) > 0
 ), counted AS (
-    SELECT tenant_id, worker, count(*) AS running, count(*)::float8 AS slots, 0 AS queued FROM running
+    SELECT tenant_id, worker, count(*) AS running, count(*)::float8 AS slots, 0 AS queued, NULL::timestamptz AS oldest
+    FROM running
     WHERE left(token::text, -2) NOT IN (SELECT claim FROM shared)
     GROUP BY tenant_id, worker
     UNION ALL
-    SELECT tenant_id, worker, 1, 1.0 / count(*) OVER (PARTITION BY worker, left(token::text, -2)), 0 FROM running
+    SELECT tenant_id, worker, 1, 1.0 / count(*) OVER (PARTITION BY worker, left(token::text, -2)), 0, NULL FROM running
     WHERE left(token::text, -2) IN (SELECT claim FROM shared)
     UNION ALL
-    SELECT tenant_id, NULL, 0, 0, count(*) FROM beatkeeper_live_run
-    WHERE state = 'queued' AND pool_id = %(pool)s GROUP BY tenant_id
+    SELECT tenant_id, NULL, 0, 0, count(*), min(queued_at) FROM beatkeeper_live_run
+    WHERE state = 'queued' AND pool_id = %(pool)s AND queued_at >= %(since)s::timestamptz GROUP BY tenant_id
 )
 SELECT tenant.id, sum(counted.running)::int, sum(counted.slots)::float8, sum(counted.queued)::int, counted.worker,
-       tenant.weight
+       tenant.weight, min(counted.oldest)
 FROM counted JOIN beatkeeper_tenant tenant ON tenant.id = counted.tenant_id
 GROUP BY GROUPING SETS ((tenant.id, tenant.weight), (counted.worker))
 HAVING tenant.id IS NOT NULL OR counted.worker IS NOT NULL;
@@ -211,9 +234,17 @@ CROSS JOIN LATERAL (
 GROUP BY job.id;
 
 -- name: mark_queued
--- ready -> queued, committed before any wake-up is published. The rows are locked, so they lie where they lay.
-UPDATE beatkeeper_live_run live SET state = 'queued', reason = '', queued_at = clock_timestamp()
+-- ready -> queued, committed before any wake-up is published. The rows are locked, so they lie where they lay. The clock
+-- may be set back, but nothing is queued before what claims pass over.
+UPDATE beatkeeper_live_run live
+SET state = 'queued', reason = '', queued_at = greatest(clock_timestamp(), %(since)s::timestamptz)
 WHERE live.ctid = ANY (%(ctids)s::tid[]) AND live.state = 'ready';
+
+-- name: keep_queued_since
+-- Before this instant nothing in the pool is queued that still is. Never waits for whoever edits the pool.
+UPDATE beatkeeper_pool pool SET queued_since = %(since)s
+FROM (SELECT id FROM beatkeeper_pool WHERE id = %(pool)s FOR NO KEY UPDATE SKIP LOCKED) free
+WHERE pool.id = free.id;
 
 -- name: mark_blocked
 -- ready -> blocked, for the run's own reason. The rows are locked.
@@ -223,12 +254,13 @@ WHERE live.ctid = new.at AND live.state = 'ready';
 
 -- name: recall
 -- queued -> ready, of queues that have too much queued the least urgent; what is being claimed goes. No wake-up is
--- recalled: it finds nothing. How many of each, and how many of these count for this day.
+-- recalled: it finds nothing. How many of each, how many of these count for this day, and the first of their ranks.
 WITH locked AS MATERIALIZED (
     SELECT last.* FROM unnest(%(tenants)s::int[], %(counts)s::int[]) AS queue (tenant_id, count)
     CROSS JOIN LATERAL (
-        SELECT live.id, live.tenant_id, live.queued_at FROM beatkeeper_live_run live
+        SELECT live.id, live.tenant_id, live.queued_at, live.rank FROM beatkeeper_live_run live
         WHERE live.state = 'queued' AND live.pool_id = %(pool)s AND live.tenant_id = queue.tenant_id
+          AND live.queued_at >= %(since)s::timestamptz
         ORDER BY live.rank DESC, live.queued_at DESC LIMIT queue.count
         -- A run that is being claimed goes.
         FOR UPDATE SKIP LOCKED
@@ -236,7 +268,7 @@ WITH locked AS MATERIALIZED (
     LIMIT %(most)s
 ), moved AS (
     UPDATE beatkeeper_live_run live SET state = 'ready', queued_at = NULL FROM locked WHERE live.id = locked.id
-    RETURNING locked.tenant_id, locked.queued_at
+    RETURNING locked.tenant_id, locked.queued_at, locked.rank
 )
-SELECT tenant_id, count(*)::int, count(*) FILTER (WHERE queued_at >= %(midnight)s)::int
+SELECT tenant_id, count(*)::int, count(*) FILTER (WHERE queued_at >= %(midnight)s)::int, min(rank)
 FROM moved GROUP BY tenant_id;

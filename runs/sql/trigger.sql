@@ -6,12 +6,12 @@
 SELECT pg_backend_pid(), clock_timestamp();
 
 -- name: next_due
--- The idle probe of the trigger: one index look-up for each slice held.
+-- The idle probe of the trigger: one index look-up for each slice held, from an instant on.
 SELECT pg_backend_pid(), clock_timestamp(), min(first.next_run_at)
 FROM unnest(%(slices)s::smallint[]) AS held (slice)
 CROSS JOIN LATERAL (
     SELECT clock.next_run_at FROM beatkeeper_job_clock clock
-    WHERE clock.slice = held.slice AND clock.next_run_at IS NOT NULL
+    WHERE clock.slice = held.slice AND clock.next_run_at >= %(since)s
     ORDER BY clock.next_run_at LIMIT 1
 ) first;
 

@@ -19,6 +19,7 @@ from django.db import connection
 from jobs.models import Job
 from jobs.services.definition import edit_job
 from runs.sql import SQL
+from scheduler_project.sdk.ids import EPOCH
 from tests.benchmarks import cpu, stored
 from tests.benchmarks.sizes import number, whole
 from tests.benchmarks.stage import Database, Stage, check_alive, say
@@ -147,7 +148,7 @@ def _parts(subject: Subject) -> dict[str, list[int]]:
 
 def _probe_buffers(database: Database) -> int:
     explained = "EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) " + SQL["next_due"]
-    plan = database.rows(explained, {"slices": list(range(64))})[0][0][0]["Plan"]
+    plan = database.rows(explained, {"slices": list(range(64)), "since": EPOCH})[0][0][0]["Plan"]
     return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
 
 

@@ -34,7 +34,7 @@ from scheduler_project.sdk.shared.folder import Config, Runtime
 from scheduler_project.sdk.targets.celery_task import CeleryTarget
 from scheduler_project.sdk.targets.registry import Targets
 from tests.races.staging import Session, dsn
-from tests.support.factories import TASK, make_job, make_pool, make_run, make_tenant, make_worker
+from tests.support.factories import TASK, make_job, make_pool, make_run, make_tenant, make_worker, now
 
 pytestmark = pytest.mark.django_db(transaction=True)
 TENANTS = 4
@@ -140,7 +140,7 @@ def claimed_elsewhere(pool: Pool, other: Session, claims: list[Claim]) -> list[C
     other.commit()
     lost = LiveRun.objects.filter(pk__in=[claim.run_id for claim in claims])
     lost.update(state=LiveState.READY, wake_at=None)
-    lost.update(state=LiveState.QUEUED)
+    lost.update(state=LiveState.QUEUED, queued_at=now())
     node, queue = make_worker(pool, slots=1), WorkQueue(0, pool.pk, ALL_TENANTS, "")
     request = ClaimRequest(node.incarnation, base_token(), queue, [TASK], len(claims))
     with closing(PostgresLedger(dsn())) as ledger:

@@ -2,14 +2,17 @@
 
 from datetime import timedelta
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
-from jobs.models import Effect, Job, Suspension
+from jobs.models import Effect, Job, Pool, Suspension
 from runs.models import Attempt, LiveRun, NodeState, Run, WorkerNode
 from runs.models import Queue as QueueRow
-from runs.scheduler.dispatch.dispatch import BEGINNING, Dispatched, dispatch_pool
+from runs.scheduler.dispatch.dispatch import Dispatched, dispatch_pool
 from runs.scheduler.dispatch.load import PoolMemory
+from runs.scheduler.dispatch.ready_queues import BEGINNING
+from runs.scheduler.full_looks import RECENT_LOOKS
 from runs.scheduler.recovery.lost_attempts import fail as fail_claims
 from runs.scheduler.recovery.recover import RecoveryMemory, recover_once
 from runs.sql import change, rows
@@ -105,7 +108,7 @@ def test_what_was_recalled_is_not_claimed(first: Session, ledger: Ledger) -> Non
     long = make_job()
     make_run(long, LiveState.QUEUED)
     first.execute("BEGIN")
-    assert recall(first, long.pool_id, {long.tenant_id: 10}, now(), 10) == [(long.tenant_id, 1, 0)]
+    assert recall(first, long.pool_id, {long.tenant_id: 10}, now(), 10) == [(long.tenant_id, 1, 0, ANY)]
     assert claim_next(ledger, long) is None
     first.execute("COMMIT")
     assert claim_next(ledger, long) is None
@@ -176,7 +179,6 @@ def test_a_claim_that_commits_after_the_count_takes_its_slot(
 ) -> None:
     """The pool is too large to be counted again: what was queued then and is not now has begun."""
     monkeypatch.setattr("runs.scheduler.dispatch.counts.COUNTED_EACH_PASS", 0)
-    monkeypatch.setattr("runs.scheduler.dispatch.counts.MAX_SECONDS_PER_RUN", 60.0)
     job = make_job()
     worker = make_worker(job.pool, slots=3)
     make_run(job, LiveState.RUNNING, worker=worker)
@@ -187,7 +189,7 @@ def test_a_claim_that_commits_after_the_count_takes_its_slot(
     first.execute("BEGIN")
     first.execute(SQL["claim"], _claim_values(job, worker))
     assert dispatch_pool(second, job.pool_id, now(), memory).queued == 1
-    memory.counts.seconds = 60.0
+    memory.counts.looks.recent.extend([60.0] * RECENT_LOOKS)
     first.execute("COMMIT")
     assert dispatch_pool(second, job.pool_id, now(), memory).queued == 0
     assert memory.counts.load(job.tenant_id).runs == 2
@@ -311,7 +313,7 @@ def test_a_report_after_recovery_and_a_second_claim_changes_nothing(ledger: Ledg
     claim = claimed(ledger, job)
     fail_claims(first, {claim.run_id: claim.claim_seq}, "lost")
     LiveRun.objects.update(state="ready", wake_at=None)
-    LiveRun.objects.update(state="queued")
+    LiveRun.objects.update(state="queued", queued_at=now())
     again = claim_next(ledger, job)
     assert again is not None
     assert again.claim_seq == claim.claim_seq + 1
@@ -444,3 +446,50 @@ def test_what_a_dispatch_blocks_for_a_pause_lifted_meanwhile_is_found_by_the_nex
 
 def _claim_values(job: Job, worker: WorkerNode) -> dict[str, Any]:
     return claim_values(claim_request(job, worker=worker, known=worker.known_targets))
+
+
+def test_a_pass_does_not_wait_for_whoever_edits_the_pool(first: Session, second: Session) -> None:
+    """What claims may pass over stays as it was then."""
+    job = make_job()
+    make_worker(job.pool)
+    run = make_run(job)
+    before = now() - timedelta(hours=1)
+    Pool.objects.update(queued_since=before)
+    first.execute("BEGIN")
+    first.execute("SELECT FROM beatkeeper_pool FOR NO KEY UPDATE")
+    second.execute("SET lock_timeout = '2s'")
+    assert dispatch_pool(second, job.pool_id, now()).queued == 1
+    assert Pool.objects.get(pk=job.pool_id).queued_since == before
+    first.execute("ROLLBACK")
+    dispatch_pool(second, job.pool_id, now())
+    run.refresh_from_db()
+    assert Pool.objects.get(pk=job.pool_id).queued_since == run.queued_at
+
+
+def test_a_claim_looks_for_nothing_that_was_queued_before_dispatch_says(ledger: Ledger) -> None:
+    """Such a run cannot be, as long as every mark keeps to the rule: this shows that claims rely on it."""
+    job, old = make_job(), now() - timedelta(seconds=1)
+    worker = make_worker(job.pool)
+    run = make_run(job, LiveState.QUEUED, queued_at=old)
+    Pool.objects.update(queued_since=old + timedelta(microseconds=1))
+    assert claim_next(ledger, job, worker=worker) is None
+    Pool.objects.update(queued_since=old)
+    claim = claim_next(ledger, job, worker=worker)
+    assert claim is not None and claim.run_id == run.pk
+
+
+def test_a_claim_that_is_rolled_back_is_claimed_again_although_dispatch_moved_on(
+    ledger: Ledger, first: Session, second: Session
+) -> None:
+    """While the claim is open its run counts as queued, so the instant does not pass it by."""
+    job = make_job()
+    worker = make_worker(job.pool, slots=9)
+    old = make_run(job, LiveState.QUEUED, queued_at=now() - timedelta(seconds=5))
+    first.execute("BEGIN")
+    first.execute(SQL["claim"], _claim_values(job, worker))
+    make_run(job)
+    dispatch_pool(second, job.pool_id, now())
+    first.execute("ROLLBACK")
+    dispatch_pool(second, job.pool_id, now())
+    claim = claim_next(ledger, job, worker=worker)
+    assert claim is not None and claim.run_id == old.pk

@@ -398,7 +398,7 @@ class TestEdits:
         assert release_waiting(first, [job.pk]) == 1
         result_after(first, lambda: edit_job(job, {"overlap": "skip"}))
         assert unfinished(job) == [("blocked", "overlap"), ("ready", "")]
-        LiveRun.objects.filter(job=job, state="ready").update(state="queued")
+        LiveRun.objects.filter(job=job, state="ready").update(state="queued", queued_at=now())
         claim = claim_next(ledger, job)  # type: ignore[assignment]
         tell(ledger, claim, succeeded(), SUCCESS)
         assert unfinished(job) == [("ready", "")]

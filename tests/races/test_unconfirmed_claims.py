@@ -112,7 +112,7 @@ def test_a_claim_that_another_worker_has_made_since_is_not_touched(
             with second_connection() as recovering:
                 fail_claims(recovering, {taken.run_id: taken.claim_seq}, "lost")
             LiveRun.objects.filter(pk=taken.run_id).update(state=LiveState.READY, wake_at=None)
-            LiveRun.objects.filter(pk=taken.run_id).update(state=LiveState.QUEUED)
+            LiveRun.objects.filter(pk=taken.run_id).update(state=LiveState.QUEUED, queued_at=now())
             elsewhere = claim_request(job, worker=make_worker(job.pool))
             again.extend(ledger.claim(elsewhere))
         return original(*arguments)  # type: ignore[arg-type]

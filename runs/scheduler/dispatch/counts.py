@@ -7,19 +7,17 @@ left its queue is taken for running and none for ended, so nothing is taken for 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
 from runs.scheduler.dispatch.fair_share import QueueLoad
+from runs.scheduler.full_looks import FullLooks
 
-# A pool of up to so many running runs is counted in each pass, which takes about a millisecond.
+# A pool of up to so many running runs is counted in each pass if that is quick, as it is unless a transaction is held
+# open somewhere. Another one is counted now and then.
 COUNTED_EACH_PASS = 1000
-# A larger one is not counted for so many times what its last count took, so counting takes a twentieth of the time.
-PAUSE_PER_COUNT = 20
-# A count that waited for something else is not taken for a slow one.
-MAX_SECONDS_PER_RUN = 10e-6
-# Slots that were freed are seen after this time at the latest.
-MAX_PAUSE_SECONDS = 1.0
+QUICK_SECONDS = 0.005
 
 
 class CountedRow(NamedTuple):
@@ -31,6 +29,8 @@ class CountedRow(NamedTuple):
     queued: int
     worker: UUID | None
     weight: int | None
+    # When the oldest run was queued that still is.
+    oldest: datetime | None
 
 
 @dataclass(slots=True)
@@ -51,8 +51,7 @@ class QueueCount:
 class PoolCounts:
     """What runs in a pool by its last count, and what can have begun since; without a count, one is due."""
 
-    counted_at: float = 0.0
-    seconds: float = 0.0
+    looks: FullLooks = field(default_factory=FullLooks)
     # Running runs at the last count.
     runs: int = 0
     queues: dict[int, QueueCount] = field(default_factory=dict)
@@ -69,13 +68,11 @@ class PoolCounts:
     freed: float = 0.0
 
     def are_due(self, at: float) -> bool:
-        """Return whether to count, as also after a clock that was set back."""
-        seconds = min(self.seconds, self.runs * MAX_SECONDS_PER_RUN)
-        pause = min(MAX_PAUSE_SECONDS, PAUSE_PER_COUNT * seconds)
-        return self.runs <= COUNTED_EACH_PASS or not 0 <= at - self.counted_at < pause
+        each_pass = self.runs <= COUNTED_EACH_PASS and self.looks.seconds < QUICK_SECONDS
+        return each_pass or self.looks.are_due(at)
 
-    def count(self, at: float, rows: Iterable[CountedRow]) -> None:
-        self.counted_at, self.queues, self.workers = at, {}, {}
+    def count(self, rows: Iterable[CountedRow]) -> None:
+        self.queues, self.workers = {}, {}
         for row in rows:
             if row.worker is not None:
                 self.workers[row.worker] = row.slots

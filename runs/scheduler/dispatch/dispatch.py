@@ -8,10 +8,9 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from fractions import Fraction
 from math import ceil
-from uuid import UUID
 
 from runs import transitions
 from runs.events import Event, QueuesHeld, RunsBlocked, RunsQueued, emit
@@ -22,19 +21,20 @@ from runs.scheduler.dispatch.counts import PoolCounts
 from runs.scheduler.dispatch.fair_share import QueueLoad
 from runs.scheduler.dispatch.load import MAX_IN_A_PASS, DispatchedPool, PoolLoad, PoolMemory
 from runs.scheduler.dispatch.queues import QueueRow
+from runs.scheduler.dispatch.ready_queues import BEGINNING, Place
 from runs.scheduler.dispatch.selection import Candidate, Chosen, Gates, choose
 from runs.sql import Connection, array, change, rows
+from scheduler_project.sdk.ids import EPOCH
 from scheduler_project.sdk.ledger.interface import ALL_TENANTS
 
 # Runs of a queue that are read beyond those that may go, after a pass that met some that may not.
 MIN_DEPTH = 64
 MAX_DEPTH = 1024
-# Before every run of a queue.
-BEGINNING = (-(2**63), str(UUID(int=0)))
 # Room given to queues that have no runs for it is passed on to the others so many times.
 MAX_ROUNDS = 4
 # A wake-up is followed by its claim sooner than this.
 LATE_SECONDS = 0.2
+QUEUED_SINCE_STEP = timedelta(seconds=1)
 # The columns of a queue that a pass writes.
 WRITTEN = ("tenant_id", "reason", "tokens", "tokens_at", "day", "day_count", "queued")
 
@@ -85,19 +85,33 @@ def dispatch_pool(
     try:
         with connection.transaction():
             counting = memory.counts.are_due(now.timestamp())
-            found = rows(connection, "pool", {"pool": pool_id, "count": counting})
+            found = rows(connection, "pool", {"pool": pool_id, "count": counting, "epoch": EPOCH})
             if found:
                 pool = DispatchedPool(pool_id, *found[0])
                 if not counting:
                     pool = pool._replace(queues=memory.counts.pool_queues, tenants=memory.counts.pool_tenants)
-                done = DispatchPass(connection, pool, now, memory, notice, counting).run()
+                this = DispatchPass(connection, pool, now, memory, notice, counting)
+                done = this.run()
     except BaseException:
         # What a rolled-back pass noted is not so: the next one counts.
         memory.counts = PoolCounts()
         raise
     # After the commit: what a rolled-back pass marked is as it was.
+    if found:
+        _keep_queued_since(connection, this.pool, this.oldest_queued)
     emit(*done.events(pool_id))
     return done
+
+
+def _keep_queued_since(connection: Connection, pool: DispatchedPool, oldest_queued: datetime) -> None:
+    """Let claims pass over what was queued before the oldest run that is queued, once that is a second more.
+
+    Only this session, which holds the pool, marks runs of it as queued, so what a pass has found holds until the next
+    one. The row is not locked within a pass, or whoever edits the pool would wait for it. After a clock that was set
+    back the instant is set back too.
+    """
+    if not timedelta(0) <= oldest_queued - pool.queued_since < QUEUED_SINCE_STEP:
+        change(connection, "keep_queued_since", {"pool": pool.id, "since": oldest_queued})
 
 
 @dataclass(eq=False, repr=False)
@@ -173,14 +187,14 @@ class DispatchPass(PoolLoad):
         gates = Gates(self.connection, limited)
         chosen = choose(candidates, reasons, given, own, self.memory.workers.own_targets, gates)
         self._remember(chosen, given, read_to)
-        transitions.mark_queued(self.connection, [run.ctid for run in chosen.going])
+        transitions.mark_queued(self.connection, [run.ctid for run in chosen.going], self.marked_since)
         self.done.blocked += transitions.mark_blocked(self.connection, chosen.blocked)
         self.done.reasons.update(chosen.blocked.values())
         self.done.queued += len(chosen.going)
         self._fill_places(chosen.going)
         return chosen.handed
 
-    def _remember(self, chosen: Chosen, given: Counter[int], read_to: Mapping[int, tuple[int, str]]) -> None:
+    def _remember(self, chosen: Chosen, given: Counter[int], read_to: Mapping[int, Place]) -> None:
         for tenant, count in chosen.to_own.items():
             self.loads[tenant].own_queued += count
         for tenant in given:
@@ -200,9 +214,9 @@ class DispatchPass(PoolLoad):
             more = min(depth, self.memory.queues[tenant].depth)
             depth -= more
             wanted.append(count + more)
-        return self._read(dict.fromkeys(given, BEGINNING), wanted)
+        return self._read({tenant: self.memory.ready.before_first(tenant) for tenant in given}, wanted)
 
-    def _read(self, behind: Mapping[int, tuple[int, str]], counts: Sequence[int]) -> list[Candidate]:
+    def _read(self, behind: Mapping[int, Place], counts: Sequence[int]) -> list[Candidate]:
         """Read and lock, of each queue, so many runs behind this rank and id."""
         ranks, ids = zip(*behind.values(), strict=True)
         values = {
@@ -215,7 +229,7 @@ class DispatchPass(PoolLoad):
         }
         return [Candidate(*row) for row in rows(self.connection, "next_ready", values)]
 
-    def _read_on(self, tenants: Iterable[int]) -> tuple[list[Candidate], dict[int, tuple[int, str]]]:
+    def _read_on(self, tenants: Iterable[int]) -> tuple[list[Candidate], dict[int, Place]]:
         """Read on behind the best runs of queues whose best wait for workers of their own, pass by pass.
 
         However many these are, they hide nothing from the slots for all tenants. Returns the runs and how far it was

@@ -19,6 +19,7 @@ from runs.scheduler.dispatch.counts import CountedRow, PoolCounts
 from runs.scheduler.dispatch.fair_share import QueueLoad
 from runs.scheduler.dispatch.queue_memory import QueueMemories
 from runs.scheduler.dispatch.queues import QueueRow, day_of
+from runs.scheduler.dispatch.ready_queues import ReadyQueues
 from runs.scheduler.dispatch.worker_targets import PoolWorkers
 from runs.scheduler.partitions.batch_size import BatchSize
 from runs.scheduler.trigger.suspensions import read_suspensions
@@ -38,6 +39,7 @@ class PoolMemory:
     handed: list[tuple[float, Counter[int | None]]] = field(default_factory=list)
     late_at: dict[int | None, float] = field(default_factory=dict)
     counts: PoolCounts = field(default_factory=PoolCounts)
+    ready: ReadyQueues = field(default_factory=ReadyQueues)
     workers: PoolWorkers = field(default_factory=PoolWorkers)
     batch: BatchSize = field(default_factory=lambda: BatchSize("dispatch", MAX_IN_A_PASS))
 
@@ -53,6 +55,8 @@ class DispatchedPool(NamedTuple):
     exported: Sequence[str]
     broker: str
     broker_queue: str
+    # Nothing that is queued was queued before.
+    queued_since: datetime
 
 
 @dataclass(eq=False, repr=False)
@@ -85,6 +89,8 @@ class PoolLoad:
     own_running: Counter[int] = field(default_factory=Counter)
     # Slots that runs take on workers which are no longer counted: draining ones above all.
     slots_elsewhere: float = 0
+    # When the oldest run was queued that still is; the pass itself if there is none.
+    oldest_queued: datetime = field(init=False)
 
     def __post_init__(self) -> None:
         self.suspensions = read_suspensions(self.connection, self.now)
@@ -108,9 +114,7 @@ class PoolLoad:
 
     def _find_queues(self) -> None:
         """Find the queues with ready runs, and those that have runs queued or had some after the last pass."""
-        self.ready = {
-            tenant for (tenant,) in rows(self.connection, "queues_with_ready_runs", {"pool": self.pool.id})
-        }
+        self.ready = self.memory.ready.look(self.connection, self.pool.id)
         queued = self._count()
         # Under a suspension of the whole queue the runs stay, and the queue shows the reason.
         for tenant in self.ready if self.suspensions else ():
@@ -127,15 +131,21 @@ class PoolLoad:
     def _count(self) -> dict[int, int]:
         """Count what is queued, and what runs if that is due; return what is queued by tenant."""
         counts, began = self.memory.counts, monotonic()
-        values = {"pool": self.pool.id, "count": self.counting}
+        values = {"pool": self.pool.id, "count": self.counting, "since": self.pool.queued_since}
         counted = [CountedRow(*row) for row in rows(self.connection, "occupied", values)]
+        self.oldest_queued = min([self.now, *(row.oldest for row in counted if row.oldest is not None)])
         queued = {row.tenant: row.queued for row in counted if row.tenant is not None and row.queued}
         if self.counting:
-            counts.count(self.now.timestamp(), counted)
-            counts.seconds = monotonic() - began
+            counts.count(counted)
+            counts.looks.note(self.now.timestamp(), monotonic() - began)
         else:
             counts.note_begun(queued)
         return queued
+
+    @property
+    def marked_since(self) -> datetime:
+        """Return the instant before which nothing may be queued: claims look for no such runs."""
+        return max(self.oldest_queued, self.pool.queued_since)
 
     def _load(self, tenant: int, queued: int = 0) -> QueueLoad:
         load = self.memory.counts.load(tenant)
@@ -222,7 +232,7 @@ class PoolLoad:
         }
         self.memory.queues.look(all_loads, at)
         counts.note_freed(all_loads)
-        counts.seconds += monotonic() - began
+        counts.looks.add(monotonic() - began)
 
     def _occupied(self, tenant: int) -> int:
         """Return what counts for the queue's limit."""
@@ -233,13 +243,16 @@ class PoolLoad:
 
     def _recall(self) -> None:
         too_many = shares.to_recall(self.shared_slots, [*self.loads.values(), self.rest])
-        recalled = transitions.recall(self.connection, self.pool.id, too_many, self.midnight, MAX_IN_A_PASS)
-        for tenant, count, of_today in recalled:
+        recalled = transitions.recall(
+            self.connection, self.pool.id, too_many, self.midnight, MAX_IN_A_PASS, self.pool.queued_since
+        )
+        for tenant, count, of_today, rank in recalled:
             load = self.loads[tenant]
             load.queued -= count
             load.own_queued = min(load.own_queued, load.queued)
             load.ready = tenant not in self.held
             self.memory.queues[tenant].occupied -= count
+            self.memory.ready.put_back(tenant, rank)
             queue = self.queues[tenant].refund_tokens(count, self.now)
             if queue.daily_quota is not None:
                 queue = queue.uncount(of_today, self.now)

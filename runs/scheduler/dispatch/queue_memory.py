@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from runs.scheduler.dispatch.fair_share import QueueLoad
+from runs.scheduler.dispatch.ready_queues import Place
 from scheduler_project.sdk.execution.batching import BATCH_SECONDS, MAX_BATCH
 
 # The rate at which a queue frees slots is measured over these: what it frees soon, and whether it does so steadily.
@@ -75,7 +76,7 @@ class QueueMemory:
     # When it was given room before the slots of all, and had no runs but for its own workers.
     kept_to_own_at: float = -math.inf
     # Rank and id up to which its best were read, when none that was read has work for the slots of all.
-    read_to: tuple[int, str] | None = None
+    read_to: Place | None = None
 
     def look(self, at: float, since: float, load: QueueLoad) -> None:
         if load.has_own_workers or load.own_running or self.own_at_work:

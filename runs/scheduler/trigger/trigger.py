@@ -67,9 +67,13 @@ class Triggered:
 
 
 def trigger_due(
-    connection: Connection, slices: Collection[int], batch: int = 2000, pid: int | None = None
+    connection: Connection,
+    slices: Collection[int],
+    batch: int = 2000,
+    pid: int | None = None,
+    since: datetime = EPOCH,
 ) -> Triggered:
-    """Make one pass over the slices held.
+    """Make one pass over the slices held, of clocks due since then.
 
     1. Make sure that this is still the session which holds the slices.
     2. Lock due clocks, what is due now before what was missed, leaving out those that an edit has locked.
@@ -82,9 +86,10 @@ def trigger_due(
         if not slices:
             return done
         fresh_from = now - grace()
-        due = _lock_due(connection, slices, fresh_from, now, batch, done)
-        backlog = max(batch - len(due), batch // MIN_BACKLOG, 1)
-        due |= _lock_due(connection, slices, EPOCH, fresh_from - MICROSECOND, backlog, done)
+        due = _lock_due(connection, slices, max(fresh_from, since), now, batch, done)
+        if since < fresh_from:
+            backlog = max(batch - len(due), batch // MIN_BACKLOG, 1)
+            due |= _lock_due(connection, slices, since, fresh_from - MICROSECOND, backlog, done)
         if due:
             _settle(connection, due, done)
     # After the commit: what a rolled-back pass decided has not happened.

@@ -20,6 +20,10 @@
 ({{target_key}} = ANY ({{pool}}.exported_tasks)
  OR EXISTS (SELECT FROM unnest({{pool}}.exported_kinds) AS export (kind) WHERE {{target_key}} = 'kind:' || kind))
 
+-- fragment: queued_since(pool)
+-- Nothing that is queued in the pool was queued before: what scans of an index may pass over (decision 20).
+coalesce({{pool}}.queued_since, '-infinity')
+
 -- fragment: distinct_values(column, table, condition)
 -- By loose index scan: one probe each, however many rows have the same.
 WITH RECURSIVE found (value) AS (
@@ -85,8 +89,8 @@ LIMIT 1
 -- The worker that claims, if it lives, and how many runs a slot of it may take. A worker of an earlier version does not
 -- say how long runs take: it gets twice a slot's share of what is queued, or its other slots would be idle.
 worker AS MATERIALIZED (
-    SELECT worker.tenant_id, greatest(1, slots) AS slots
-    FROM beatkeeper_worker_node worker
+    SELECT worker.tenant_id, greatest(1, slots) AS slots, {{queued_since(pool)}} AS queued_since
+    FROM beatkeeper_worker_node worker JOIN beatkeeper_pool pool ON pool.id = worker.pool_id
     WHERE incarnation = %(worker)s AND pool_id = %(pool_id)s AND {{living_worker(worker, clock_timestamp())}}
 ), share AS MATERIALIZED (
     SELECT queued,
@@ -99,19 +103,25 @@ worker AS MATERIALIZED (
               WHERE live.state = 'queued' AND live.pool_id = %(pool_id)s
                 -- A range and not an OR, so that the index is used for one tenant and for all.
                 AND live.tenant_id BETWEEN coalesce(worker.tenant_id, 0) AND coalesce(worker.tenant_id, 2147483647)
+                AND live.queued_at >= worker.queued_since
               ORDER BY live.tenant_id LIMIT %(most)s * worker.slots + 1) bounded
     ) counted
 )
 
+-- fragment: still_queued(live)
+-- While a transaction is held open, the indexes keep an entry of each run that was claimed since then. The instant is a
+-- column of both, so these are passed over without a look at their rows.
+{{live}}.state = 'queued' AND {{live}}.pool_id = %(pool_id)s AND {{live}}.queued_at >= (SELECT queued_since FROM worker)
+
 -- fragment: queued_first
 SELECT live.id, live.tenant_id, live.queued_at FROM beatkeeper_live_run live
-WHERE live.state = 'queued' AND live.pool_id = %(pool_id)s AND live.target_key = ANY (%(known)s)
+WHERE {{still_queued(live)}} AND live.target_key = ANY (%(known)s)
   AND EXISTS (SELECT FROM worker WHERE tenant_id IS NULL)
 ORDER BY live.queued_at
 
 -- fragment: best_of_queue
 SELECT live.id, live.tenant_id, live.rank FROM beatkeeper_live_run live
-WHERE live.state = 'queued' AND live.pool_id = %(pool_id)s AND live.tenant_id = %(tenant_id)s
+WHERE {{still_queued(live)}} AND live.tenant_id = %(tenant_id)s
   AND live.target_key = ANY (%(known)s) AND EXISTS (SELECT FROM worker)
 ORDER BY live.rank
 

@@ -57,6 +57,8 @@ SELECT pool_id, last_beat_at,
            AS pool_queue,
        %(has_room)s AND (SELECT live.queued_at FROM beatkeeper_live_run live
                          WHERE live.state = 'queued' AND live.pool_id = beat.pool_id
+                           AND live.queued_at >= (SELECT {{queued_since(pool)}} FROM beatkeeper_pool pool
+                                                  WHERE pool.id = beat.pool_id)
                          ORDER BY live.queued_at LIMIT 1)
                         <= clock_timestamp() - make_interval(secs => %(feed_after)s) AS runs_wait,
        CASE WHEN %(idle)s THEN (
@@ -89,19 +91,22 @@ WHERE live.id = stopping.id;
 SELECT token.value AS token, live.id IS NULL AS gone, live.cancel_requested_at IS NOT NULL AS cancelled,
        coalesce(live.terminate, false) AS terminated
 FROM unnest(%(held)s::uuid[]) AS token (value)
-LEFT JOIN beatkeeper_live_run live
-    ON live.claim_token = token.value AND live.worker = %(incarnation)s AND live.state = 'running'
+LEFT JOIN LATERAL (
+    -- By its token, never by its worker: the index of what a worker runs may have many entries of what it ran before.
+    SELECT * FROM beatkeeper_live_run WHERE claim_token = token.value OFFSET 0
+) live ON live.worker = %(incarnation)s AND live.state = 'running'
 WHERE live.id IS NULL OR live.cancel_requested_at IS NOT NULL;
 
 -- name: queues_with_work
 -- Queues of the worker's pool that hold runs queued for a while: tenants by loose index scan, one probe each.
-WITH RECURSIVE tenant (id) AS (
-    SELECT min(tenant_id) FROM beatkeeper_live_run
-    WHERE state = 'queued' AND pool_id = %(pool_id)s
-      AND (%(of_tenant)s::int IS NULL OR tenant_id = %(of_tenant)s)
+WITH RECURSIVE worker AS MATERIALIZED (
+    SELECT {{queued_since(pool)}} AS queued_since FROM beatkeeper_pool pool WHERE pool.id = %(pool_id)s
+), tenant (id) AS (
+    SELECT min(live.tenant_id) FROM beatkeeper_live_run live
+    WHERE {{still_queued(live)}} AND (%(of_tenant)s::int IS NULL OR live.tenant_id = %(of_tenant)s)
     UNION ALL
-    SELECT (SELECT min(tenant_id) FROM beatkeeper_live_run
-            WHERE state = 'queued' AND pool_id = %(pool_id)s AND tenant_id > tenant.id)
+    SELECT (SELECT min(live.tenant_id) FROM beatkeeper_live_run live
+            WHERE {{still_queued(live)}} AND live.tenant_id > tenant.id)
     FROM tenant WHERE tenant.id IS NOT NULL AND %(of_tenant)s::int IS NULL
 )
 SELECT queue.id, queue.pool_id, queue.tenant_id, queue.broker_queue
@@ -109,7 +114,7 @@ FROM tenant
 JOIN beatkeeper_queue queue ON queue.pool_id = %(pool_id)s AND queue.tenant_id = tenant.id
 CROSS JOIN LATERAL (
     SELECT live.rank FROM beatkeeper_live_run live
-    WHERE live.state = 'queued' AND live.pool_id = %(pool_id)s AND live.tenant_id = tenant.id
+    WHERE {{still_queued(live)}} AND live.tenant_id = tenant.id
       AND live.queued_at <= clock_timestamp() - make_interval(secs => %(feed_after)s)
       AND live.target_key = ANY (%(known)s)
     ORDER BY live.rank LIMIT 1
@@ -139,7 +144,7 @@ WITH {{claiming_worker}}, seen AS MATERIALIZED (
     SELECT best.id, best.rank
     FROM taken CROSS JOIN LATERAL (
         SELECT live.id, live.rank FROM beatkeeper_live_run live
-        WHERE live.state = 'queued' AND live.pool_id = %(pool_id)s AND live.tenant_id = taken.tenant_id
+        WHERE {{still_queued(live)}} AND live.tenant_id = taken.tenant_id
           AND live.target_key = ANY (%(known)s)
         ORDER BY live.rank LIMIT taken.runs
         -- A run that is being claimed, cancelled or recalled is skipped: after the commit it is no longer queued.
@@ -279,16 +284,18 @@ WITH reported AS MATERIALIZED (
            clock_timestamp() + make_interval(secs => reported.delay) AS goes_on_at,
            CASE WHEN decided_state <> 'succeeded' AND cancel_requested_at IS NOT NULL THEN 'cancelled'
                 ELSE decided_state END AS next_state
-    FROM reported JOIN beatkeeper_live_run live ON live.id = reported.run_id
+    -- By id, as everybody locks runs, or two batches with runs in common could wait for each other in a circle.
+    FROM (SELECT * FROM reported ORDER BY run_id) reported CROSS JOIN LATERAL (
+        -- Each by its id alone: the planner expects few that run, and would read the entries of all that ran since
+        -- somebody holds a transaction open.
+        SELECT * FROM beatkeeper_live_run WHERE id = reported.run_id FOR UPDATE
+    ) live
     -- The fence: a report that comes after the attempt was failed as lost, or after its callback came, finds another
     -- claim or state and changes nothing. Of two that meet, the second waits for the row and reads it again.
     WHERE live.claim_seq = of_claim AND live.worker = of_worker
       -- No worker can end what waits for its callback: the one that brings the token can, or a deadline or a cancel.
       AND (live.state = 'running' OR (live.state = 'waiting_callback' AND decided_state NOT IN ('waiting_callback', 'ready')
                                       AND live.callback_digest = reported.callback_digest))
-    -- By id, as everybody locks runs, or two batches with runs in common could wait for each other in a circle.
-    ORDER BY live.id
-    FOR UPDATE OF live
 ), ended AS (
     DELETE FROM beatkeeper_live_run live USING mine
     WHERE live.id = mine.id AND mine.next_state NOT IN ('delayed', 'ready', 'waiting_callback')

@@ -7,14 +7,16 @@ from typing import Any
 import psycopg
 import pytest
 
-from runs.scheduler.dispatch.dispatch import BEGINNING
+from runs.scheduler.dispatch.ready_queues import BEGINNING
 from runs.scheduler.partitions.lock_session import connect
 from runs.sql import SQL, array, quoted
+from scheduler_project.sdk.ids import EPOCH
 from tests.contracts.plans import Cost, cost_of, settle
 from tests.support.factories import now
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 POOL = {"pool": 1}
+SINCE = {"since": EPOCH}
 BLOCKED = """
 INSERT INTO beatkeeper_live_run
     (id, tenant_id, pool_id, job_id, version, trigger, planned_at, priority, available_at, rank, target_key,
@@ -52,7 +54,7 @@ def test_whether_a_pool_has_work_is_one_probe(connection: Connection) -> None:
 
 def test_what_queues_occupy_is_counted_without_the_backlog(connection: Connection) -> None:
     """200,000 delayed and 100,000 ready rows cost nothing here."""
-    cost = cost_of(connection, SQL["occupied"], {**POOL, "count": True})
+    cost = cost_of(connection, SQL["occupied"], {**POOL, **SINCE, "count": True, "epoch": EPOCH})
     (occupied,) = connection.execute(
         "SELECT count(*) FROM beatkeeper_live_run WHERE state IN ('queued', 'running')"
     ).fetchall()[0]
@@ -60,7 +62,7 @@ def test_what_queues_occupy_is_counted_without_the_backlog(connection: Connectio
 
 
 def test_between_two_counts_nothing_that_runs_is_read(connection: Connection) -> None:
-    cost = cost_of(connection, SQL["occupied"], {**POOL, "count": False})
+    cost = cost_of(connection, SQL["occupied"], {**POOL, **SINCE, "count": False, "epoch": EPOCH})
     (queued,) = connection.execute(
         "SELECT count(*) FROM beatkeeper_live_run WHERE state = 'queued' AND pool_id = 1"
     ).fetchall()[0]
@@ -135,6 +137,7 @@ def test_what_is_recalled_is_found_among_the_queued(connection: Connection) -> N
         "counts": [400] * 5,
         "midnight": now(),
         "most": 2000,
+        **SINCE,
     }
     cost = cost_of(connection, SQL["recall"], values, rows_written_by="moved")
     assert_reads(cost, buffers_per_row=40)
@@ -144,7 +147,7 @@ def test_what_is_recalled_is_found_among_the_queued(connection: Connection) -> N
 @pytest.mark.parametrize("name", ["mark_queued", "mark_blocked"])
 def test_runs_are_marked_where_they_lie(connection: Connection, name: str) -> None:
     ctids = _ctids(connection, 500)
-    values = {"ctids": array(ctids, quoted), "reasons": ["paused"] * len(ctids)}
+    values = {"ctids": array(ctids, quoted), "reasons": ["paused"] * len(ctids), **SINCE}
     cost = cost_of(connection, SQL[name], values)
     assert cost.buffers <= 40 * len(ctids), cost
     assert "Tid Scan on beatkeeper_live_run" in cost.scans and not cost.scans & SLOW, cost
@@ -188,9 +191,9 @@ def test_what_runs_of_a_queue_with_a_limit_is_counted_without_the_others(connect
 
 def test_a_pool_is_read_without_counting_tenants(connection: Connection) -> None:
     queues = connection.execute("SELECT count(*) FROM beatkeeper_queue").fetchall()[0][0]
-    cost = cost_of(connection, SQL["pool"], {**POOL, "count": True})
+    cost = cost_of(connection, SQL["pool"], {**POOL, **SINCE, "count": True, "epoch": EPOCH})
     assert cost.buffers <= queues / 50 + 20, cost
-    assert cost_of(connection, SQL["pool"], {**POOL, "count": False}).buffers <= 5
+    assert cost_of(connection, SQL["pool"], {**POOL, **SINCE, "count": False, "epoch": EPOCH}).buffers <= 5
 
 
 def test_delays_that_are_over_are_found_among_those_that_are_not(connection: Connection) -> None:

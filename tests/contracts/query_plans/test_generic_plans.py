@@ -1,7 +1,6 @@
 """The hot statements by plans that know no values, made while the tables were empty: as of a new installation.
 
-Nothing is prepared today, because of poolers. Whoever prepares a statement gets such a plan sooner or later, and keeps
-it until the table is analysed.
+Whoever prepares a statement gets such a plan sooner or later, and keeps it until the table is analysed.
 """
 
 import os
@@ -13,7 +12,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from runs.scheduler.dispatch.dispatch import BEGINNING
+from runs.scheduler.dispatch.ready_queues import BEGINNING
 from runs.scheduler.partitions.lock_session import connect
 from runs.sql import SQL as SCHEDULER
 from scheduler_project.sdk.ids import EPOCH
@@ -29,6 +28,7 @@ Values = Callable[[Connection], dict[str, Any]]
 SQL = {**SCHEDULER, **LEDGER}
 PARAMETER = re.compile(r"%\((\w+)\)s|%%")
 MOST = 16
+SINCE = {"since": EPOCH}
 # This tenant has a long queue; the others have two or three runs each.
 BUSY = 1
 BACKLOG = """
@@ -93,12 +93,19 @@ def ready(connection: Connection) -> dict[str, Any]:
 
 def recalled(connection: Connection) -> dict[str, Any]:
     tenants = queued_tenants(connection)[:100]
-    return {"pool": 1, "tenants": tenants, "counts": [2] * len(tenants), "midnight": now(), "most": 2000}
+    return {
+        "pool": 1,
+        "tenants": tenants,
+        "counts": [2] * len(tenants),
+        "midnight": now(),
+        "most": 2000,
+        **SINCE,
+    }
 
 
 def marked(connection: Connection) -> dict[str, Any]:
     rows = connection.execute("SELECT ctid::text FROM beatkeeper_live_run WHERE state = 'ready' LIMIT 100")
-    return {"ctids": [ctid for (ctid,) in rows]}
+    return {"ctids": [ctid for (ctid,) in rows], **SINCE}
 
 
 def due(_: Connection) -> dict[str, Any]:
@@ -121,8 +128,8 @@ HOT: dict[str, tuple[Values, int, int]] = {
     "next_ready": (ready, 5_000, 600),
     "mark_queued": (marked, 5_000, 200),
     "recall": (recalled, 6_000, 1_200),
-    "occupied": (lambda _: {"pool": 1, "count": True}, 10_000, 5_000),
-    "next_due": (lambda _: {"slices": list(range(64))}, 800, 100),
+    "occupied": (lambda _: {"pool": 1, "count": True, **SINCE}, 10_000, 5_000),
+    "next_due": (lambda _: {"slices": list(range(64)), **SINCE}, 800, 100),
     "lock_due_clocks": (due, 6_000, 1_000),
     "jobs_of_clocks": (due_batch, 5_000, 1_000),
     "insert_runs": (lambda connection: new_runs(connection, 200), 12_000, 1_000),

@@ -25,7 +25,7 @@ def connection(large: str) -> Iterator[Connection]:
 
 
 def test_the_idle_probe_reads_one_index_entry_a_slice(connection: Connection) -> None:
-    cost = cost_of(connection, SQL["next_due"], {"slices": HELD})
+    cost = cost_of(connection, SQL["next_due"], {"slices": HELD, "since": EPOCH})
     assert cost.buffers <= 12 * len(HELD), cost
     assert cost.locks <= 10
 

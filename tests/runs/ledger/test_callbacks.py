@@ -146,7 +146,7 @@ def test_the_next_attempt_has_a_token_of_its_own_and_ends_with_its_own_log(ledge
     claim, token = waiting(ledger, log=LogPointer("first", 1, 1))
     complete(claim, token, outcome="failed", error="once more", retry_after=0)
     LiveRun.objects.update(state="ready", wake_at=None)
-    LiveRun.objects.update(state="queued")
+    LiveRun.objects.update(state="queued", queued_at=now())
     job = Job.objects.get()
     again = claim_next(ledger, job, known=["kind:http"])
     assert again is not None and again.claim_seq == 2

@@ -15,6 +15,7 @@ from runs.scheduler.dispatch.counts import CountedRow
 from runs.scheduler.dispatch.dispatch import dispatch_pool
 from runs.sql import rows
 from runs.states import LiveState
+from scheduler_project.sdk.ids import EPOCH
 from scheduler_project.sdk.ledger.interface import (
     ALL_TENANTS,
     Claim,
@@ -196,6 +197,9 @@ class TestSlots:
         assert self.slots(session, jobs[0].pool) == [1]
 
     def slots(self, session: psycopg.Connection[Any], pool: Pool) -> list[float]:
-        counted = [CountedRow(*row) for row in rows(session, "occupied", {"pool": pool.pk, "count": True})]
+        counted = [
+            CountedRow(*row)
+            for row in rows(session, "occupied", {"pool": pool.pk, "count": True, "since": EPOCH})
+        ]
         assert sum(row.slots for row in counted if row.worker) == pytest.approx(1)
         return [row.slots for row in counted if row.tenant]

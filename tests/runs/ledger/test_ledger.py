@@ -243,7 +243,7 @@ def test_late_report_after_a_give_back_changes_nothing(ledger: Ledger) -> None:
     """The attempt number is the same again, the fencing token is not."""
     claim = _claimed(ledger)
     assert ledger.report([given_back(claim)]).states[0] == "ready"
-    LiveRun.objects.update(state=LiveState.QUEUED)
+    LiveRun.objects.update(state=LiveState.QUEUED, queued_at=now())
     again = claim_next(ledger, Job.objects.get())
     assert again is not None
     assert (again.attempt, again.claim_seq) == (1, 2)

@@ -145,7 +145,7 @@ class TestCounting:
         claim = claim_next(ledger, job)
         assert claim is not None
         ledger.report([given_back(claim)])
-        LiveRun.objects.update(state="queued")
+        LiveRun.objects.update(state="queued", queued_at=now())
         claim = claim_next(ledger, job)
         assert claim is not None
         LiveRun.objects.update(cancel_requested_at=now())

@@ -13,17 +13,11 @@ from jobs.models import Pool
 from runs.models import LiveRun, Queue, WorkerNode
 from runs.scheduler.dispatch import counts as counts_module
 from runs.scheduler.dispatch import load
-from runs.scheduler.dispatch.counts import (
-    COUNTED_EACH_PASS,
-    MAX_PAUSE_SECONDS,
-    MAX_SECONDS_PER_RUN,
-    PAUSE_PER_COUNT,
-    CountedRow,
-    PoolCounts,
-)
+from runs.scheduler.dispatch.counts import COUNTED_EACH_PASS, QUICK_SECONDS, CountedRow, PoolCounts
 from runs.scheduler.dispatch.fair_share import QueueLoad, reserve, share_out, split
 from runs.scheduler.dispatch.load import PoolMemory
 from runs.scheduler.dispatch.queue_memory import QueueMemories
+from runs.scheduler.full_looks import PAUSE_PER_LOOK, RECENT_LOOKS
 from runs.sql import rows
 from runs.states import LiveState
 from tests.runs.scheduler.dispatch.test_dispatch import Session, claim, dispatch, make_ready, reason, states
@@ -34,7 +28,7 @@ MANY = 20_000
 
 
 def tenant_row(tenant: int, runs: int, slots: float | None = None, weight: int = 1) -> CountedRow:
-    return CountedRow(tenant, runs, runs if slots is None else slots, 0, None, weight)
+    return CountedRow(tenant, runs, runs if slots is None else slots, 0, None, weight, None)
 
 
 def counted(
@@ -42,36 +36,39 @@ def counted(
 ) -> PoolCounts:
     """Of a pool that is too large to be counted in each pass."""
     counts = PoolCounts()
-    counts.count(AT, [*rows, tenant_row(99, MANY)])
-    counts.seconds, counts.queued = seconds, queued or {}
+    counts.count([*rows, tenant_row(99, MANY)])
+    counts.queued = queued or {}
+    take(counts, seconds)
     return counts
+
+
+def take(counts: PoolCounts, seconds: float, at: float | None = None) -> None:
+    """Let each of the last counts have taken so long."""
+    for _ in range(RECENT_LOOKS):
+        counts.looks.note(AT if at is None else at, seconds)
 
 
 class TestWhenItIsCounted:
     def test_a_new_memory_counts_first(self) -> None:
         assert PoolCounts().are_due(AT)
 
-    def test_a_small_pool_is_counted_in_each_pass_however_long_that_took(self) -> None:
+    def test_a_small_pool_is_counted_in_each_pass_while_that_is_quick(self) -> None:
         counts = PoolCounts()
-        counts.count(AT, [tenant_row(1, COUNTED_EACH_PASS)])
-        counts.seconds = 1.0
+        counts.count([tenant_row(1, COUNTED_EACH_PASS)])
+        take(counts, QUICK_SECONDS / 2)
         assert counts.are_due(AT) and counts.are_due(AT + 0.001)
+
+    def test_a_small_pool_is_counted_now_and_then_while_that_takes_long(self) -> None:
+        counts = PoolCounts()
+        counts.count([tenant_row(1, 1)])
+        take(counts, 0.02)
+        assert not counts.are_due(AT + PAUSE_PER_LOOK * 0.02 - 0.01)
+        assert counts.are_due(AT + PAUSE_PER_LOOK * 0.02 + 0.01)
 
     def test_a_large_pool_is_counted_a_twentieth_of_the_time(self) -> None:
         counts = counted(seconds=0.02)
-        assert not counts.are_due(AT) and not counts.are_due(AT + PAUSE_PER_COUNT * 0.02 - 0.01)
-        assert counts.are_due(AT + PAUSE_PER_COUNT * 0.02 + 0.01)
-
-    def test_a_count_that_waited_for_something_else_lasts_no_longer_than_a_slow_one(self) -> None:
-        assert counted(seconds=60.0).are_due(AT + PAUSE_PER_COUNT * (MANY + 1) * MAX_SECONDS_PER_RUN)
-
-    def test_no_count_is_older_than_some_seconds(self) -> None:
-        counts = counted(tenant_row(1, 10_000_000), seconds=60.0)
-        assert not counts.are_due(AT + MAX_PAUSE_SECONDS - 0.01)
-        assert counts.are_due(AT + MAX_PAUSE_SECONDS)
-
-    def test_a_clock_that_was_set_back_is_followed_by_a_count(self) -> None:
-        assert counted().are_due(AT - 0.001)
+        assert not counts.are_due(AT) and not counts.are_due(AT + PAUSE_PER_LOOK * 0.02 - 0.01)
+        assert counts.are_due(AT + PAUSE_PER_LOOK * 0.02 + 0.01)
 
 
 class TestWhatBegan:
@@ -90,7 +87,7 @@ class TestWhatBegan:
     def test_a_count_corrects_it(self) -> None:
         counts = counted(tenant_row(1, 3), queued={1: (5, 1)})
         counts.note_begun({})
-        counts.count(AT + 1, [tenant_row(1, 2), tenant_row(99, MANY)])
+        counts.count([tenant_row(1, 2), tenant_row(99, MANY)])
         assert (counts.load(1).runs, counts.load(1).begun) == (2, 0)
 
     def test_it_may_be_on_workers_of_its_own_or_on_any(self) -> None:
@@ -104,9 +101,7 @@ class TestWhatBegan:
         running, queued, counts = Counter[int](), Counter[int](), counted()
         for _ in range(200):
             if chance.random() < 0.1:
-                counts.count(
-                    AT, [tenant_row(tenant, running[tenant]) for tenant in tenants if running[tenant]]
-                )
+                counts.count([tenant_row(tenant, running[tenant]) for tenant in tenants if running[tenant]])
             else:
                 counts.note_begun(queued)
             for tenant in tenants:
@@ -125,7 +120,7 @@ class TestWorkers:
     def test_slots_of_workers_that_came_and_went_are_told_apart_without_a_count(self) -> None:
         ours, theirs, other = uuid4(), uuid4(), uuid4()
         counts = counted(
-            *(CountedRow(None, 9, slots, 0, node, None) for node, slots in ((ours, 2), (theirs, 3.5)))
+            *(CountedRow(None, 9, slots, 0, node, None, None) for node, slots in ((ours, 2), (theirs, 3.5)))
         )
         assert counts.own_running({ours: 1, other: 2}) == {1: 2}
         assert counts.slots_elsewhere({ours, theirs, other}) == 0
@@ -146,7 +141,7 @@ class TestRest:
 
     def test_without_others_it_is_nothing(self) -> None:
         counts = PoolCounts()
-        counts.count(AT, [tenant_row(1, 3, slots=1 / 3)])
+        counts.count([tenant_row(1, 3, slots=1 / 3)])
         assert replace(counts.rest([1])) == QueueLoad(0, weight=0, ready=False, queues=0)
 
     @pytest.mark.parametrize("seed", range(20))
@@ -159,7 +154,7 @@ class TestRest:
         single = [
             tenant_row(load.tenant_id, int(load.running), weight=load.weight) for load in loads.values()
         ]
-        counts.count(AT, single)
+        counts.count(single)
         counts.note_freed(loads)
         active = [loads[load.tenant_id] for load in busy]
         summed = [*active, counts.rest([load.tenant_id for load in busy])]
@@ -198,7 +193,6 @@ def pool(db: None) -> Pool:
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Any pool is too large to be counted in each pass, and the last count took long."""
     monkeypatch.setattr(counts_module, "COUNTED_EACH_PASS", 0)
-    monkeypatch.setattr(counts_module, "MAX_SECONDS_PER_RUN", 60.0)
 
 
 def claim_all(job_id: UUID, worker: WorkerNode) -> None:
@@ -213,7 +207,7 @@ class TestPasses:
         make_run(job, LiveState.RUNNING, worker=worker)
         make_ready(job, 20)
         dispatch(session, pool, memory)
-        memory.counts.seconds = 60.0
+        take(memory.counts, 60.0, now().timestamp())
         return job, worker, memory
 
     def test_slots_that_were_taken_since_the_count_are_taken(
@@ -231,7 +225,7 @@ class TestPasses:
         claim_all(job.pk, worker)
         LiveRun.objects.filter(state=LiveState.RUNNING).delete()
         assert dispatch(session, pool, memory).queued == 0
-        memory.counts.seconds = 0.0
+        take(memory.counts, 0.0, now().timestamp())
         assert dispatch(session, pool, memory).queued >= 10
 
     def test_a_takeover_counts_first(self, session: Session, pool: Pool, large: None) -> None:
@@ -263,7 +257,7 @@ class TestPasses:
         for _ in range(6):
             make_run(long, LiveState.QUEUED)
         dispatch(session, pool, memory)
-        memory.counts.seconds = 60.0
+        take(memory.counts, 60.0, now().timestamp())
         make_ready(other, 3)
         dispatch(session, pool, memory)
         assert states(long).count("ready") == 6
@@ -277,7 +271,7 @@ class TestPasses:
         job = make_job(make_tenant(max_running=3), pool)
         make_ready(job, 9)
         assert dispatch(session, pool, memory).queued == 3
-        memory.counts.runs, memory.counts.seconds = 1, 60.0
+        take(memory.counts, 60.0, now().timestamp())
         claim_all(job.pk, worker)
         assert dispatch(session, pool, memory).queued == 0
         assert reason(pool, job.tenant) == "max_running"
@@ -292,7 +286,7 @@ class TestPasses:
         job, _, memory = self.started(session, pool)
         LiveRun.objects.filter(state=LiveState.QUEUED).delete()
         assert dispatch(session, pool, memory).queued == 0
-        memory.counts.seconds = 0.0
+        take(memory.counts, 0.0, now().timestamp())
         assert dispatch(session, pool, memory).queued >= 9
         assert states(job).count("running") == 1
 

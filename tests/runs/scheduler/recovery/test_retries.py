@@ -35,7 +35,7 @@ def lost() -> Any:
 
 def wake(claim: Claim) -> None:
     for state in (LiveState.READY, LiveState.QUEUED):
-        LiveRun.objects.filter(run=claim.run_id).update(state=state)
+        LiveRun.objects.filter(run=claim.run_id).update(state=state, queued_at=now())
 
 
 def test_a_loss_that_a_worker_reports_counts_as_one_that_recovery_finds(ledger: Ledger) -> None:
