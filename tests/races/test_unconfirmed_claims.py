@@ -18,7 +18,7 @@ from scheduler_project.sdk.shared.spool import unconfirmed_claim
 from tests.races.staging import Session, result_after, second_connection
 from tests.runs.ledger.claims import claim_request, queued
 from tests.runs.ledger.claims import either_ledger as ledger
-from tests.support.factories import TASK, make_run, make_worker
+from tests.support.factories import TASK, make_run, make_worker, now
 
 __all__ = ["ledger"]
 pytestmark = pytest.mark.django_db(transaction=True)
