@@ -40,7 +40,16 @@ from .interface import (
     WorkerInfo,
     WorkQueue,
 )
-from .postgres_connection import AWAY, SHORT_SILENCE, AnsweringConnection, Connection, connect, without_dsn
+from .postgres_connection import (
+    AWAY,
+    NOT_AS_PREPARED,
+    SHORT_SILENCE,
+    AnsweringConnection,
+    Connection,
+    connect,
+    prepared_values,
+    without_dsn,
+)
 
 Row = dict[str, Any]
 Ending = tuple[str | None, bool]
@@ -72,6 +81,8 @@ class PostgresLedger:
         self._lock = threading.RLock()
         self._connection: AnsweringConnection | None = None
         self._pid = 0
+        # Until the connection shows that it does not keep what is prepared.
+        self._prepares = True
         self._known: dict[UUID, list[str]] = {}
 
     def register(self, info: WorkerInfo) -> list[WorkQueue]:
@@ -132,7 +143,9 @@ class PostgresLedger:
             if again and (rows := connection.execute(SQL["claim_again"], values).fetchall()):
                 return self.with_secrets([_claim(row) for row in rows])
             for _ in range(HELD_IN_A_ROW):
-                rows = connection.execute(_claim_statement(request), values).fetchall()
+                with connection.pipeline():
+                    claimed = self._execute(connection, _claim_statement(request), values)
+                rows = claimed.fetchall()
                 if claims := _claims(rows):
                     return self.with_secrets(claims)
                 if not rows:
@@ -180,18 +193,28 @@ class PostgresLedger:
     ) -> tuple[list[Ending], list[Row]]:
         """Send report and claim together as one transaction: one round trip, and one wait for the disk."""
         with connection.pipeline():
-            reported = connection.execute(SQL["end_attempts"], values) if values["run_ids"] else None
+            reported = self._execute(connection, "end_attempts", values) if values["run_ids"] else None
             claimed = (
-                connection.execute(_claim_statement(request), claim_values(request)) if request else None
+                self._execute(connection, _claim_statement(request), claim_values(request))
+                if request
+                else None
             )
         ends = _endings(connection, values, reported.fetchall() if reported else [])
         return ends, claimed.fetchall() if claimed else []
+
+    def _execute(self, connection: Connection, name: str, values: Mapping[str, Any]) -> psycopg.Cursor[Row]:
+        """Execute a statement in a pipeline or a transaction, prepared where it can be (decision 21)."""
+        if self._prepares:
+            connection.execute(SQL["plan_once"], prepare=True)
+        return connection.execute(SQL[name], prepared_values(values), prepare=self._prepares)
 
     def _end_gated(self, one: CompletedClaim) -> str | None:
         """End a run under its job's gate, by three statements: each sees what was committed while it waited."""
         with self._transaction() as connection:
             gate = _lock_gate(connection, one.claim)
-            [(state, gated)] = _report(connection, report_values([one]))
+            values = report_values([one])
+            rows = self._execute(connection, "end_attempts", values).fetchall()
+            [(state, gated)] = _endings(connection, values, rows)
             # What was reported before has counted in the breaker then.
             _settle(connection, one, state if gated else None, gate)
             return state
@@ -251,6 +274,13 @@ class PostgresLedger:
         with self._lock:
             try:
                 yield self._open()
+            except NOT_AS_PREPARED as error:
+                if not self._prepares:
+                    raise
+                # The transaction is rolled back. Whoever asks again, with the same tokens, asks a new connection.
+                self._prepares = False
+                self.close()
+                raise LedgerUnavailable(without_dsn(error)) from error
             except AWAY as error:
                 self.close()
                 raise LedgerUnavailable(without_dsn(error)) from error
@@ -298,7 +328,7 @@ def _requested_before() -> Iterator[None]:
 
 
 def _claim_statement(request: ClaimRequest) -> str:
-    return SQL["claim" if request.queue.tenant_id == ALL_TENANTS else "claim_of_queue"]
+    return "claim" if request.queue.tenant_id == ALL_TENANTS else "claim_of_queue"
 
 
 def claim_values(request: ClaimRequest) -> dict[str, Any]:
@@ -349,10 +379,6 @@ def _name_of(outcome: Outcome) -> str:
     if outcome.succeeded or outcome.kind == GIVEN_BACK:
         return outcome.kind
     return OUTCOMES.get(outcome.error_class or "", "failed")
-
-
-def _report(connection: Connection, values: Mapping[str, list[Any]]) -> list[Ending]:
-    return _endings(connection, values, connection.execute(SQL["end_attempts"], values).fetchall())
 
 
 def _endings(connection: Connection, values: Mapping[str, list[Any]], rows: Sequence[Row]) -> list[Ending]:

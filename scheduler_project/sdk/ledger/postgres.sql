@@ -126,6 +126,12 @@ LIMIT %(most)s;
 -- The targets an incarnation named when it registered.
 SELECT known_targets FROM beatkeeper_worker_node WHERE incarnation = %(incarnation)s;
 
+-- name: plan_once
+-- Until the end of the transaction, a prepared statement is planned without values and never again, and as for large
+-- tables: the plan that is best for the empty ones of a new installation reads them whole.
+SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true),
+       set_config('enable_bitmapscan', 'off', true);
+
 -- name: claim
 -- Claim runs of all queues of the pool, for a worker that lives and is no tenant's. By rank across queues one old backlog
 -- would take every batch, so the runs queued first decide how many each queue gives, and rank decides which. Those runs

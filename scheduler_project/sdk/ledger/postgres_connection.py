@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import secrets
+import sys
 import time
+from collections.abc import Mapping
 from typing import Any, TypeVar, cast
 
 import psycopg
 from psycopg import errors
 from psycopg.abc import PQGen
 from psycopg.rows import dict_row
+from psycopg.types.json import Jsonb
 
+from ..sql import array, quoted
 from .interface import ANSWER_SECONDS
 
 T = TypeVar("T")
@@ -28,6 +34,13 @@ AWAY = (
     errors.IdleInTransactionSessionTimeout,
     # A standby that is about to be promoted, or a primary that is one no more.
     errors.ReadOnlySqlTransaction,
+)
+
+# A statement that was prepared is not there, another one has its name, or a table has changed.
+NOT_AS_PREPARED = (
+    errors.InvalidSqlStatementName,
+    errors.DuplicatePreparedStatement,
+    errors.FeatureNotSupported,
 )
 
 Connection = psycopg.Connection[dict[str, Any]]
@@ -61,12 +74,16 @@ class AnsweringConnection(psycopg.Connection[dict[str, Any]]):
 
 
 def connect(dsn: str, answer_seconds: float) -> AnsweringConnection:
-    """Open a connection that works behind a transaction pooler: without prepared statements or session state."""
+    """Open a connection that works behind a transaction pooler: without session state.
+
+    A statement is prepared only where that is asked for. Its name is of this connection alone: behind a pooler that
+    does not carry prepared statements, a session may have one of another client by any name.
+    """
     connection = AnsweringConnection.connect(
         dsn,
         autocommit=True,
         row_factory=dict_row,
-        prepare_threshold=None,
+        prepare_threshold=sys.maxsize,
         connect_timeout=5,
         application_name="beatkeeper-worker",
         keepalives_idle=5,
@@ -75,8 +92,25 @@ def connect(dsn: str, answer_seconds: float) -> AnsweringConnection:
         tcp_user_timeout=10_000,
     )
     connection.answer_seconds = answer_seconds
+    connection._prepared._prepared_idx = secrets.randbits(60)  # the driver numbers its names from here
     connection.execute(SERVER_LOOKS)
     return connection
+
+
+def prepared_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Write lists as text, which the statement casts: of a list the driver tells a type that depends on its values.
+
+    So a session holds each statement once.
+    """
+    return {
+        name: array(value, _written) if isinstance(value, list) else value for name, value in values.items()
+    }
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, Jsonb):
+        return quoted(json.dumps(value.obj))
+    return quoted(value) if isinstance(value, str) else str(value)
 
 
 def without_dsn(error: psycopg.Error) -> str:

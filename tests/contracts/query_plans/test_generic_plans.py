@@ -136,14 +136,32 @@ HOT: dict[str, tuple[Values, int, int]] = {
 }
 
 
+FEW_RUNS = """
+SET session_replication_role = replica;
+INSERT INTO beatkeeper_live_run (id, tenant_id, pool_id, job_id, version, trigger, planned_at, priority, available_at,
+                                 rank, target_key, state)
+    SELECT gen_random_uuid(), 1, 1, gen_random_uuid(), 1, 'manual', now(), 0, now(), 0, '', 'ready'
+    FROM generate_series(1, 6);
+ANALYZE beatkeeper_live_run;
+DELETE FROM beatkeeper_live_run;
+RESET session_replication_role;
+"""
+
+
+# What a worker prepares is planned by options of its own.
+PREPARED = ("claim", "claim_of_queue", "end_attempts")
+
+
 @pytest.fixture(scope="module")
-def planned() -> Iterator[Connection]:
-    """Yield a session that had planned each statement before there was a row."""
-    name = f"beatkeeper_large_{os.environ['BEATKEEPER_TEST_ID']}_generic"
-    with empty_database(os.environ["DATABASE_URL"], name) as url, connect(url, "planned", 60) as connection:
+def planned(request: pytest.FixtureRequest) -> Iterator[Connection]:
+    """Yield a scheduler's session that had planned each before there was a row, or a worker's, as if runs were few."""
+    name = f"beatkeeper_large_{os.environ['BEATKEEPER_TEST_ID']}_{request.param.replace(' ', '_')}"
+    with empty_database(os.environ["DATABASE_URL"], name) as url, _session(url, request.param) as connection:
         never_analysed(connection)
         connection.cursor_factory = psycopg.ClientCursor
         connection.execute("SET plan_cache_mode = force_generic_plan")
+        if request.param == "few runs":
+            connection.execute(FEW_RUNS)
         for statement in HOT:
             text, execute = as_prepared(statement)
             connection.execute(f"PREPARE {statement} AS {text}")
@@ -153,6 +171,15 @@ def planned() -> Iterator[Connection]:
         for state in ("ready", "queued"):
             connection.execute(BACKLOG, {"busy": BUSY, "state": state})
         yield connection
+
+
+def _session(url: str, kind: str) -> Connection:
+    if kind == "no run":
+        return connect(url, "planned", 60)
+    connection = psycopg.connect(url, autocommit=True)
+    # A worker says this in each transaction.
+    connection.execute(SQL["plan_once"].replace("true)", "false)"))
+    return connection
 
 
 def never_analysed(connection: Connection) -> None:
@@ -166,7 +193,11 @@ def read(cost: Cost) -> int:
     return sum(cost.read.get(table, 0) for table in tables)
 
 
-@pytest.mark.parametrize("name", HOT)
+@pytest.mark.parametrize(
+    ("planned", "name"),
+    [*(("no run", name) for name in HOT), *(("few runs", name) for name in PREPARED)],
+    indirect=["planned"],
+)
 def test_a_plan_of_empty_tables_serves_full_ones(planned: Connection, name: str) -> None:
     values, buffers, rows = HOT[name]
     cost = cost_of(planned, as_prepared(name)[1], values(planned))
