@@ -54,7 +54,7 @@ def find_sustained(attempt: Attempt, search: Search) -> Tried:
     attempt(search.first, min(5.0, search.step))
     rate = _highest(attempt, search)
     # What was sustained for a short while has to be sustained for a longer one.
-    while not (lasting := described(attempt(rate, search.held))).sustained:
+    while not (lasting := say_tried(attempt(rate, search.held))).sustained:
         rate = int(rate / CLOSE_ENOUGH)
         assert rate, "not even one run a second starts in time on this machine"
     return lasting
@@ -64,7 +64,7 @@ def _highest(attempt: Attempt, search: Search) -> int:
     """Upwards by leaps until a rate is too high, then between that and the best one so far."""
     rate, best, too_high = search.first, 0, search.most + 1
     while best * CLOSE_ENOUGH < rate < too_high:
-        if described(attempt(rate, search.step)).sustained:
+        if say_tried(attempt(rate, search.step)).sustained:
             best = rate
         else:
             too_high = rate
@@ -73,6 +73,6 @@ def _highest(attempt: Attempt, search: Search) -> int:
     return max(1, best)
 
 
-def described(tried: Tried) -> Tried:
+def say_tried(tried: Tried) -> Tried:
     say(f"  {tried}")
     return tried

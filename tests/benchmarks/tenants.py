@@ -1,7 +1,8 @@
 """The rate that TENANTS queues of one pool sustain with one worker, beside plain Celery's and that of one queue.
 
 All three execute the same body, which notes when it begins, on one worker of SLOTS children. The due times are the
-same, and so is the search: the highest rate at which 95 % start within a second of their due time.
+same, and so is the search: the highest rate at which 95 % start within a second of their due time. Ours is tried with
+MORE_TENANTS queues as well, and beside a transaction that is held open.
 """
 
 from contextlib import ExitStack
@@ -10,7 +11,7 @@ from typing import Any
 from tests.benchmarks.figures import described, percentile
 from tests.benchmarks.sizes import number, slots, whole
 from tests.benchmarks.stage import Stage, say
-from tests.benchmarks.sustained import Search, Tried, find_sustained
+from tests.benchmarks.sustained import Search, Tried, find_sustained, say_tried
 from tests.benchmarks.tenants_sides import Ours, PlainCelery, Side
 
 KEYS = (
@@ -22,20 +23,29 @@ KEYS = (
     "wal_bytes_per_run",
     "ratio_celery",
     "ratio_one_queue",
+    "ratio_more_tenants",
+    "ratio_held",
 )
 # Below the rate that is sustained, lateness is compared at this one.
 COMPARED_PER_SECOND = 1000
+# Parts of the rate found that are tried beside a transaction held open, until one is sustained.
+HELD_PARTS = (0.95, 0.85, 0.75, 0.65, 0.5, 0.3, 0.1)
 
 
 def measure(stage: Stage) -> dict[str, Any]:
     tenants, search = whole("TENANTS", 100), _search()
     jobs = whole("STORED", max(_most_of_one_trial(search), tenants), _most_of_one_trial(search))
     many, compared = _sustained(stage, Ours(stage, tenants, jobs), search, COMPARED_PER_SECOND)
+    held = _beside_held_transaction(stage, tenants, many.per_second)
+    more_tenants = whole("MORE_TENANTS", 1000)
+    more, _ = _sustained(stage, Ours(stage, more_tenants, max(jobs, more_tenants)), search)
     plain, _ = _sustained(stage, PlainCelery(stage, tenants), search)
     one, _ = _sustained(stage, Ours(stage, 1, jobs), search)
     ratios = {
         "ratio_celery": round(many.per_second / plain.per_second, 3),
         "ratio_one_queue": round(many.per_second / one.per_second, 3),
+        "ratio_more_tenants": round(more.per_second / many.per_second, 3),
+        "ratio_held": round(held.per_second / many.per_second, 3),
     }
     say(
         f"{tenants} queues sustain {many.per_second} runs a second, plain Celery {plain.per_second},"
@@ -49,6 +59,8 @@ def measure(stage: Stage) -> dict[str, Any]:
         **ratios,
         "celery": _of_peer(plain),
         "one_queue": _of_peer(one),
+        "more_tenants": {"tenants": more_tenants, **_of_peer(more)},
+        "held": _of_peer(held),
         "tenants": tenants,
         "slots": slots(),
         "stored": jobs,
@@ -76,6 +88,25 @@ def _sustained(stage: Stage, side: Side, search: Search, compared: int = 0) -> t
     if at_compared:
         say(f"  at {at_compared}")
     return found, at_compared
+
+
+def _beside_held_transaction(stage: Stage, tenants: int, rate: int) -> Tried:
+    """Try parts of the rate while somebody holds a transaction open from before the first run to after the last."""
+    seconds = number("HELD_SECONDS", 60.0, 1.0)
+    side = Ours(stage, tenants, int(rate * seconds) + tenants)
+    say(f"{side.name}, a transaction held open for {seconds:.0f} s:")
+    with ExitStack() as ending:
+        ending.callback(stage.delete_queues)
+        ending.enter_context(side.at_work())
+        side.attempt(min(rate, 200), min(5.0, seconds))
+        for part in HELD_PARTS:
+            with side.database.connect() as holder, holder.transaction():
+                # With an id of its own, as one that writes.
+                holder.execute("SELECT txid_current()")
+                tried = say_tried(side.attempt(max(1, int(rate * part)), seconds))
+            if tried.sustained:
+                break
+    return tried
 
 
 def _of_peer(found: Tried) -> dict[str, Any]:

@@ -32,6 +32,8 @@ SMALL = {
     "throughput": {"RUNS": "200", "RUNS_10MS": "50", "RUNS_10LINES": "50", "REPEATS": "1", "SLOTS": "2"},
     "tenants": {
         "TENANTS": "4",
+        "MORE_TENANTS": "6",
+        "HELD_SECONDS": "1",
         "STEP_SECONDS": "1",
         "FIRST_PER_SECOND": "10",
         "MOST_PER_SECOND": "12",
