@@ -51,7 +51,7 @@ class Ours(Side):
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        self.database = Database(self.stage.migrated(f"tenants{self.tenants}"), self.jobs)
+        self.database = Database(self.stage.migrated(f"tenants{self.tenants}of{self.jobs}"), self.jobs)
         try:
             stored.fill(self.database.session, self.jobs, self.tenants, alike=True)
             with self._way_to_database() as url:
