@@ -29,7 +29,7 @@ RELEASED_BY: dict[str, str] = {
 }
 
 
-def mark_queued(connection: Connection, ctids: Sequence[str], since: datetime = EPOCH) -> int:
+def mark_queued(connection: Connection, ctids: Sequence[str], since: datetime) -> int:
     """Mark rows that `next_ready` locked in this transaction as queued, by their position in the table.
 
     None is queued at an instant before `since`, also if the clock is set back.
@@ -50,12 +50,12 @@ def recall(
     counts: Mapping[int, int],
     midnight: datetime,
     most: int,
-    since: datetime = EPOCH,
+    since: datetime,
 ) -> list[Row]:
     """Take back the least urgent of a queue's runs that no worker has claimed, so many of each tenant.
 
-    Nothing was queued before `since`. Returns for each tenant how many runs these are, how many of them were marked as
-    queued since midnight, and the lowest rank.
+    No run that is still queued was queued before `since`. Returns for each tenant how many runs these are, how many of
+    them were marked as queued since midnight, and the lowest rank.
     """
     if not counts:
         return []

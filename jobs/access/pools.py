@@ -20,10 +20,13 @@ ACTIONS: dict[type[models.Model], tuple[Action, Action]] = {
     Tenant: (Action.TENANT_CREATED, Action.TENANT_EDITED),
     Pool: (Action.POOL_CREATED, Action.POOL_EDITED),
 }
+# Nobody's edit: an entry would show one that nobody made.
+WRITTEN_BY_SCHEDULERS = ("broker_queue", "queued_since")
 
 
 def audit_snapshot(kept: Tenant | Pool) -> Snapshot:
-    found = {field.name: _as_json(getattr(kept, field.name)) for field in kept._meta.concrete_fields}
+    fields = [field.name for field in kept._meta.concrete_fields if field.name not in WRITTEN_BY_SCHEDULERS]
+    found = {name: _as_json(getattr(kept, name)) for name in fields}
     if isinstance(kept, Pool):
         found["tenants"] = sorted(kept.tenants.values_list("slug", flat=True))
     return found

@@ -34,7 +34,10 @@ class PlatformAdmin(TenantScopedAdmin):
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         stored = type(obj).objects.filter(pk=obj.pk).first() if change else None
         form.snapshot_before = pools.audit_snapshot(stored) if stored else None
-        super().save_model(request, obj, form, change)
+        # What a scheduler has written since the page was read stays.
+        fields = obj._meta.concrete_fields
+        editable = [field.name for field in fields if field.editable and not field.primary_key]
+        obj.save(update_fields=editable if change else None)
 
     def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
         super().save_related(request, form, formsets, change)

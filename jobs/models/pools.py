@@ -7,6 +7,8 @@ from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
 
+from scheduler_project.sdk.ids import EPOCH
+
 from .tenants import Tenant, slug_validator
 
 
@@ -35,8 +37,8 @@ class Pool(models.Model):
     )
     # Named by the scheduler that dispatches the pool: where its workers for all tenants hear of work.
     broker_queue = models.CharField(max_length=120, db_default="", editable=False)
-    # Nothing that is queued in the pool was queued before this; written by dispatch, read by claims.
-    queued_since = models.DateTimeField(null=True, editable=False)
+    # No run that is queued in the pool was queued before this instant; written by dispatch, read by claims.
+    queued_since = models.DateTimeField(db_default=EPOCH, editable=False)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     objects = PoolQuerySet.as_manager()

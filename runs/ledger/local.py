@@ -22,7 +22,7 @@ class WorkerCursor(psycopg.Cursor[dict[str, Any]]):
 
 class LocalLedger(PostgresLedger):
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
-        super().__init__("")
+        super().__init__("", prepares=False)
         self._given = connection
 
     @contextmanager

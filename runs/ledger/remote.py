@@ -66,7 +66,7 @@ MAX_DECLARATIONS = 1_000
 
 class RemoteLedger(PostgresLedger):
     def __init__(self, principal: Principal, logs: PlatformLogStore) -> None:
-        super().__init__("", of_tenant=principal.tenant.pk)
+        super().__init__("", of_tenant=principal.tenant.pk, prepares=False)
         assert principal.pool is not None  # noqa: S101 - WorkerPermission admits no other
         self.tenant, self.pool, self.logs = principal.tenant, principal.pool, logs
         # The leases of our own incarnations, None for those of others. This object lives for one request.

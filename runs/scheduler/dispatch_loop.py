@@ -7,7 +7,7 @@ from django.conf import settings
 
 from runs.scheduler.broker.config import queue_version
 from runs.scheduler.broker.publisher import Publishers
-from runs.scheduler.dispatch.dispatch import Dispatched, dispatch_pool
+from runs.scheduler.dispatch.dispatch import Dispatched, dispatch_pool, keep_queued_since
 from runs.scheduler.dispatch.load import PoolMemory
 from runs.scheduler.observer import PassKind
 from runs.scheduler.partitions.lock_session import POOLS, LockSession
@@ -26,7 +26,7 @@ SMALL_PASS = 500
 
 
 class DispatchLoop(SliceHolder):
-    """Make passes over the pools held that have ready runs, or places without a wake-up."""
+    """Make passes over the pools held that have ready runs, may have some, or have places without a wake-up."""
 
     def __init__(self, session: LockSession, publishers: Publishers) -> None:
         super().__init__(session, POOLS, [])
@@ -50,12 +50,12 @@ class DispatchLoop(SliceHolder):
         if brokers != self._declared:
             self._take_over(brokers)
         now = time.monotonic()
-        # The probe reads from the beginning. Where that takes long, a pass that need not is the quicker answer.
-        ready = {pool for pool in self.slices.held if not self.memories[pool].ready.looks.are_due(now)}
-        probed = {"pools": sorted(self.slices.held - ready)}
-        ready |= {pool for (pool,) in rows(self.session.connection, "pools_with_ready_runs", probed)}
+        # The probe reads the index from its beginning. While that is slow, a pass that begins elsewhere costs less.
+        unprobed = {pool for pool in self.slices.held if not self.memories[pool].ready.is_due(now)}
+        probed = {"pools": sorted(self.slices.held - unprobed)}
+        ready = {pool for (pool,) in rows(self.session.connection, "pools_with_ready_runs", probed)}
         # A pool whose last ready run is gone gets one more pass, so that its queues show no stale reason.
-        due = sorted(ready | (self._busy.keys() & self.slices.held))
+        due = sorted(ready | unprobed | (self._busy.keys() & self.slices.held))
         queued = {pool for pool, memory in self.memories.items() if memory.counts.queued}
         waiting = {pool: until for pool, until in self._busy.items() if pool in queued and now < until}
         self._busy = waiting | dict.fromkeys(ready, now + QUEUED_SECONDS)
@@ -85,6 +85,7 @@ class DispatchLoop(SliceHolder):
         # After the commit: a wake-up that came before it would find nothing to claim.
         self.publishers.declare(broker, done.broker_queues)
         self.publishers.offer(broker, done.wakeups)
+        keep_queued_since(self.session.connection, pool, memory)
         self.finish_pass(PassKind.DISPATCH, done, began)
         if done.queued < SMALL_PASS:
             self._not_before = time.monotonic() + GATHER_SECONDS

@@ -11,11 +11,11 @@ from runs.events import PartitionMissing, emit
 from runs.scheduler import maintenance
 from runs.scheduler.catch_up.catch_up import MAX_JOBS, catch_up_once
 from runs.scheduler.catch_up.caught_up import CaughtUp
-from runs.scheduler.full_looks import FullLooks
 from runs.scheduler.observer import PassKind
 from runs.scheduler.partitions.batch_size import BatchSize
 from runs.scheduler.partitions.lock_session import JOBS, LockSession, refuse_other_session
 from runs.scheduler.partitions.share import SliceHolder
+from runs.scheduler.scan_pace import ScanPace
 from runs.scheduler.trigger.trigger import NoPartition, Triggered, trigger_due
 from runs.sql import rows
 from scheduler_project.sdk.ids import EPOCH
@@ -46,7 +46,7 @@ class TriggerLoop(SliceHolder):
         self._more = False
         # No clock of the slices held is due before this, as far as passes have seen.
         self._since = EPOCH
-        self._looks = FullLooks()
+        self._pace = ScanPace()
 
     def step(self) -> float:
         started = time.monotonic()
@@ -69,20 +69,24 @@ class TriggerLoop(SliceHolder):
     def _next_due(self, held: list[int]) -> tuple[datetime, datetime | None]:
         """Return the database's time, and when the next job is due.
 
-        A clock that an edit has put before what was seen last is found by the next full look.
+        A clock that an edit moves before `_since` is found by the next scan from the beginning.
         """
         if self._more:
             # Amid a spike the last pass knows. The probe would step over every index entry left behind by a clock
             # that has moved on.
+            if self._pace.is_due(time.monotonic()):
+                self._pace.note(time.monotonic(), self._pace.seconds)
+                self._since = EPOCH
             now = self.now()
             return now, now
-        if full := self._looks.are_due(began := time.monotonic()):
+        began = time.monotonic()
+        if full := self._pace.is_due(began):
             self._since = EPOCH
         values = {"slices": held, "since": self._since}
         pid, now, due_at = rows(self.session.connection, "next_due", values)[0]
         refuse_other_session(pid, self.session.pid)
         if full:
-            self._looks.note(began, time.monotonic() - began)
+            self._pace.note(time.monotonic(), time.monotonic() - began)
         self._since = min(now, due_at or now)
         return now, due_at
 

@@ -4,17 +4,17 @@ from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import psycopg
 from django.db import connection as django_connection
 from psycopg.rows import dict_row, tuple_row
 
+from scheduler_project.sdk.arrays import array as array
+from scheduler_project.sdk.arrays import quoted as quoted
 from scheduler_project.sdk.host.database import SQL as HOST
 from scheduler_project.sdk.ledger.postgres import FRAGMENTS
 from scheduler_project.sdk.ledger.postgres import SQL as LEDGER
-from scheduler_project.sdk.sql import array as array
-from scheduler_project.sdk.sql import hexed as hexed
-from scheduler_project.sdk.sql import quoted as quoted
 from scheduler_project.sdk.sql import statements
 
 SQL = dict(statements(FRAGMENTS, *sorted(Path(__file__).parent.glob("*.sql"))))
@@ -57,6 +57,10 @@ def django_session() -> Connection:
     django_connection.ensure_connection()
     session: Connection = django_connection.connection
     return session
+
+
+def hexed(identity: UUID) -> str:
+    return f"{identity.int:032x}"
 
 
 instant = datetime.isoformat

@@ -23,7 +23,7 @@ SELECT pool.slug, pool.shared,
             WHEN pool.shared THEN (SELECT count(*) FROM (SELECT FROM beatkeeper_tenant LIMIT 2) several)
             ELSE (SELECT count(*) FROM beatkeeper_pool_tenant member WHERE member.pool_id = pool.id) END,
        pool.exported_tasks::text[] || ARRAY(SELECT 'kind:' || kind FROM unnest(pool.exported_kinds) AS export (kind)),
-       pool.broker, pool.broker_queue, coalesce(pool.queued_since, %(epoch)s)
+       pool.broker, pool.broker_queue, pool.queued_since
 FROM beatkeeper_pool pool WHERE pool.id = %(pool)s;
 
 -- name: living_workers
@@ -55,7 +55,7 @@ WITH RECURSIVE first (tenant_id, rank, id) AS (
 SELECT tenant_id, rank, id::text FROM first;
 
 -- name: queues_known_with_ready_runs
--- The same of these tenants, each from a place on.
+-- The same for these tenants, each read from the given rank and id on.
 SELECT first.tenant_id, first.rank, first.id::text
 FROM unnest(%(tenants)s::int[], %(ranks)s::bigint[], %(ids)s::uuid[]) AS queue (tenant_id, rank, run_id)
 CROSS JOIN LATERAL (
@@ -77,7 +77,8 @@ WITH running AS MATERIALIZED (
     -- Of most claims one run is left. Grouping all by their claims would take most of the time.
     SELECT left(token::text, -2) AS claim FROM running WHERE get_byte(uuid_send(token), 15) > 0
 ), counted AS (
-    SELECT tenant_id, worker, count(*) AS running, count(*)::float8 AS slots, 0 AS queued, NULL::timestamptz AS oldest
+    SELECT tenant_id, worker, count(*) AS running, count(*)::float8 AS slots, 0 AS queued, 
+           NULL::timestamptz AS oldest_queued_at
     FROM running
     WHERE left(token::text, -2) NOT IN (SELECT claim FROM shared)
     GROUP BY tenant_id, worker
@@ -85,11 +86,11 @@ WITH running AS MATERIALIZED (
     SELECT tenant_id, worker, 1, 1.0 / count(*) OVER (PARTITION BY worker, left(token::text, -2)), 0, NULL FROM running
     WHERE left(token::text, -2) IN (SELECT claim FROM shared)
     UNION ALL
-    SELECT tenant_id, NULL, 0, 0, count(*), min(queued_at) FROM beatkeeper_live_run
-    WHERE state = 'queued' AND pool_id = %(pool)s AND queued_at >= %(since)s::timestamptz GROUP BY tenant_id
+    SELECT live.tenant_id, NULL, 0, 0, count(*), min(live.queued_at) FROM beatkeeper_live_run live
+    WHERE {{still_queued(live, %(pool)s, %(since)s::timestamptz)}} GROUP BY live.tenant_id
 )
 SELECT tenant.id, sum(counted.running)::int, sum(counted.slots)::float8, sum(counted.queued)::int, counted.worker,
-       tenant.weight, min(counted.oldest)
+       tenant.weight, min(counted.oldest_queued_at)
 FROM counted JOIN beatkeeper_tenant tenant ON tenant.id = counted.tenant_id
 GROUP BY GROUPING SETS ((tenant.id, tenant.weight), (counted.worker))
 HAVING tenant.id IS NOT NULL OR counted.worker IS NOT NULL;
@@ -97,7 +98,7 @@ HAVING tenant.id IS NOT NULL OR counted.worker IS NOT NULL;
 -- name: queued_for_own
 -- Of tenants with workers of their own, how much is queued of each target.
 SELECT live.tenant_id, live.target_key, count(*)::int FROM beatkeeper_live_run live
-WHERE live.state = 'queued' AND live.pool_id = %(pool)s AND live.tenant_id = ANY (%(tenants)s::int[])
+WHERE {{still_queued(live, %(pool)s, %(since)s::timestamptz)}} AND live.tenant_id = ANY (%(tenants)s::int[])
 GROUP BY live.tenant_id, live.target_key;
 
 -- name: queues
@@ -234,16 +235,20 @@ CROSS JOIN LATERAL (
 GROUP BY job.id;
 
 -- name: mark_queued
--- ready -> queued, committed before any wake-up is published. The rows are locked, so they lie where they lay. The clock
--- may be set back, but nothing is queued before what claims pass over.
+-- ready -> queued, committed before any wake-up is published. The rows are locked, so they lie where they lay. If the
+-- clock was set back, `queued_at` is never before the instant at which claims begin to read.
 UPDATE beatkeeper_live_run live
 SET state = 'queued', reason = '', queued_at = greatest(clock_timestamp(), %(since)s::timestamptz)
 WHERE live.ctid = ANY (%(ctids)s::tid[]) AND live.state = 'ready';
 
 -- name: keep_queued_since
--- Before this instant nothing in the pool is queued that still is. Never waits for whoever edits the pool.
+-- No run that is queued in the pool was queued before this instant. Never waits for whoever edits the pool.
 UPDATE beatkeeper_pool pool SET queued_since = %(since)s
-FROM (SELECT id FROM beatkeeper_pool WHERE id = %(pool)s FOR NO KEY UPDATE SKIP LOCKED) free
+FROM (
+    SELECT id FROM beatkeeper_pool
+    WHERE id = %(pool)s AND (%(since)s < queued_since OR %(since)s >= queued_since + %(step)s)
+    FOR NO KEY UPDATE SKIP LOCKED
+) free
 WHERE pool.id = free.id;
 
 -- name: mark_blocked
@@ -259,8 +264,7 @@ WITH locked AS MATERIALIZED (
     SELECT last.* FROM unnest(%(tenants)s::int[], %(counts)s::int[]) AS queue (tenant_id, count)
     CROSS JOIN LATERAL (
         SELECT live.id, live.tenant_id, live.queued_at, live.rank FROM beatkeeper_live_run live
-        WHERE live.state = 'queued' AND live.pool_id = %(pool)s AND live.tenant_id = queue.tenant_id
-          AND live.queued_at >= %(since)s::timestamptz
+        WHERE {{still_queued(live, %(pool)s, %(since)s::timestamptz)}} AND live.tenant_id = queue.tenant_id
         ORDER BY live.rank DESC, live.queued_at DESC LIMIT queue.count
         -- A run that is being claimed goes.
         FOR UPDATE SKIP LOCKED

@@ -7,11 +7,9 @@ begins a piece that others include with arguments of their own: `{{living_worker
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
-from uuid import UUID
 
 HEADING = re.compile(r"^-- (name|fragment): (\w+)(?:\(([^)\n]*)\))?\n", re.MULTILINE)
 INCLUDED = re.compile(r"\{\{(\w+)(?:\((.*?)\))?\}\}", re.DOTALL)
@@ -68,17 +66,3 @@ def _split(arguments: str | None) -> list[str]:
         else:
             pieces[-1] += character
     return [piece.strip() for piece in pieces if piece.strip()]
-
-
-def array(values: Iterable[Any], write: Callable[[Any], str] = str) -> str:
-    """Write an array as PostgreSQL reads it: for batches several times faster than the driver's own way."""
-    return "{" + ",".join(["NULL" if value is None else write(value) for value in values]) + "}"
-
-
-def hexed(identity: UUID) -> str:
-    return f"{identity.int:032x}"
-
-
-def quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'

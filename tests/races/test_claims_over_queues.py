@@ -189,8 +189,6 @@ def test_a_stop_while_a_dispatch_marks_holds_for_the_claim(
     """The dispatch has read what the stop changes, and commits its marks after the stop."""
     LiveRun.objects.update(state=LiveState.READY, queued_at=None)
     WorkerNode.objects.filter(pk=worker.pk).update(slots=9)
-    # The row of the pool is written after the pass's own commit, which comes last here.
-    Pool.objects.update(queued_since=now())
     first.execute("BEGIN")
     assert dispatch_pool(first, jobs[0].pool_id, now()).queued == 4
     if stop is cancel:

@@ -9,15 +9,16 @@ import pytest
 from jobs.models import Effect, Job, Pool, Suspension
 from runs.models import Attempt, LiveRun, NodeState, Run, WorkerNode
 from runs.models import Queue as QueueRow
-from runs.scheduler.dispatch.dispatch import Dispatched, dispatch_pool
+from runs.scheduler.dispatch.dispatch import Dispatched, dispatch_pool, keep_queued_since
 from runs.scheduler.dispatch.load import PoolMemory
 from runs.scheduler.dispatch.ready_queues import BEGINNING
-from runs.scheduler.full_looks import RECENT_LOOKS
 from runs.scheduler.recovery.lost_attempts import fail as fail_claims
 from runs.scheduler.recovery.recover import RecoveryMemory, recover_once
+from runs.scheduler.scan_pace import RECENT_SCANS
 from runs.sql import change, rows
 from runs.states import LiveState
 from runs.transitions import cancel_live_runs, mark_queued, recall, release_blocked, release_gated
+from scheduler_project.sdk.ids import EPOCH
 from scheduler_project.sdk.ledger.clock_skew import RoundTrip
 from scheduler_project.sdk.ledger.interface import Beat, Claim, Ledger, given_back
 from scheduler_project.sdk.ledger.postgres import SQL, claim_values
@@ -108,7 +109,9 @@ def test_what_was_recalled_is_not_claimed(first: Session, ledger: Ledger) -> Non
     long = make_job()
     make_run(long, LiveState.QUEUED)
     first.execute("BEGIN")
-    assert recall(first, long.pool_id, {long.tenant_id: 10}, now(), 10) == [(long.tenant_id, 1, 0, ANY)]
+    assert recall(first, long.pool_id, {long.tenant_id: 10}, now(), 10, EPOCH) == [
+        (long.tenant_id, 1, 0, ANY)
+    ]
     assert claim_next(ledger, long) is None
     first.execute("COMMIT")
     assert claim_next(ledger, long) is None
@@ -189,7 +192,7 @@ def test_a_claim_that_commits_after_the_count_takes_its_slot(
     first.execute("BEGIN")
     first.execute(SQL["claim"], _claim_values(job, worker))
     assert dispatch_pool(second, job.pool_id, now(), memory).queued == 1
-    memory.counts.looks.recent.extend([60.0] * RECENT_LOOKS)
+    memory.counts.pace.recent.extend([60.0] * RECENT_SCANS)
     first.execute("COMMIT")
     assert dispatch_pool(second, job.pool_id, now(), memory).queued == 0
     assert memory.counts.load(job.tenant_id).runs == 2
@@ -207,7 +210,7 @@ def test_what_a_dispatch_is_about_to_mark_is_left_alone_by_others(first: Session
     ((ctid, *_),) = rows(first, "next_ready", wanted)
     assert rows(second, "next_ready", wanted) == []
     with waiting_for(first, lambda: cancel_live_runs(second, [run.pk], "enough")) as cancelling:
-        assert mark_queued(first, [ctid]) == 1
+        assert mark_queued(first, [ctid], EPOCH) == 1
         first.execute("COMMIT")
         assert cancelling.result(timeout=60).ended == [run.pk]
     assert Run.objects.get(pk=run.pk).ended_from == "queued"
@@ -458,15 +461,18 @@ def test_a_pass_does_not_wait_for_whoever_edits_the_pool(first: Session, second:
     first.execute("BEGIN")
     first.execute("SELECT FROM beatkeeper_pool FOR NO KEY UPDATE")
     second.execute("SET lock_timeout = '2s'")
-    assert dispatch_pool(second, job.pool_id, now()).queued == 1
+    memory = PoolMemory()
+    assert dispatch_pool(second, job.pool_id, now(), memory).queued == 1
+    keep_queued_since(second, job.pool_id, memory)
     assert Pool.objects.get(pk=job.pool_id).queued_since == before
     first.execute("ROLLBACK")
-    dispatch_pool(second, job.pool_id, now())
+    dispatch_pool(second, job.pool_id, now(), memory)
+    keep_queued_since(second, job.pool_id, memory)
     run.refresh_from_db()
     assert Pool.objects.get(pk=job.pool_id).queued_since == run.queued_at
 
 
-def test_a_claim_looks_for_nothing_that_was_queued_before_dispatch_says(ledger: Ledger) -> None:
+def test_a_claim_pace_for_nothing_that_was_queued_before_dispatch_says(ledger: Ledger) -> None:
     """Such a run cannot be, as long as every mark keeps to the rule: this shows that claims rely on it."""
     job, old = make_job(), now() - timedelta(seconds=1)
     worker = make_worker(job.pool)
@@ -488,8 +494,10 @@ def test_a_claim_that_is_rolled_back_is_claimed_again_although_dispatch_moved_on
     first.execute("BEGIN")
     first.execute(SQL["claim"], _claim_values(job, worker))
     make_run(job)
-    dispatch_pool(second, job.pool_id, now())
-    first.execute("ROLLBACK")
-    dispatch_pool(second, job.pool_id, now())
+    memory = PoolMemory()
+    for end in ("ROLLBACK", "SELECT"):
+        dispatch_pool(second, job.pool_id, now(), memory)
+        keep_queued_since(second, job.pool_id, memory)
+        first.execute(end)
     claim = claim_next(ledger, job, worker=worker)
     assert claim is not None and claim.run_id == old.pk

@@ -336,14 +336,14 @@ class TestRecovery:
         job = job_with("buffer_one")
         claim = running(ledger, job)
         make_due(job)
-        endings = postgres._endings
+        report = postgres._report
 
         def frozen(*arguments: Any) -> Any:
             assert trigger_due(first, ALL).runs == 0
             wait_until(lambda: trigger_due(first, ALL).runs, 15, "the gate to be free")
-            return endings(*arguments)
+            return report(*arguments)
 
-        monkeypatch.setattr(postgres, "_endings", frozen)
+        monkeypatch.setattr(postgres, "_report", frozen)
         with pytest.raises(LedgerUnavailable):
             tell(ledger, claim, succeeded(), SUCCESS)
         monkeypatch.undo()

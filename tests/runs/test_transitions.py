@@ -32,11 +32,11 @@ def ctid(session: Session, run: LiveRun) -> str:
 def test_only_ready_runs_are_marked_queued(session: Session) -> None:
     job = make_job()
     ready, delayed = make_run(job), make_run(job, LiveState.DELAYED)
-    assert mark_queued(session, [ctid(session, ready), ctid(session, delayed)]) == 1
+    assert mark_queued(session, [ctid(session, ready), ctid(session, delayed)], EPOCH) == 1
     ready.refresh_from_db()
     assert (ready.state, ready.queued_at is None) == (LiveState.QUEUED, False)
-    assert mark_queued(session, [ctid(session, ready)]) == 0
-    assert mark_queued(session, []) == 0
+    assert mark_queued(session, [ctid(session, ready)], EPOCH) == 0
+    assert mark_queued(session, [], EPOCH) == 0
 
 
 def test_only_ready_runs_are_blocked(session: Session) -> None:

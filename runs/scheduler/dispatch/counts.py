@@ -12,10 +12,10 @@ from typing import NamedTuple
 from uuid import UUID
 
 from runs.scheduler.dispatch.fair_share import QueueLoad
-from runs.scheduler.full_looks import FullLooks
+from runs.scheduler.scan_pace import ScanPace
 
-# A pool of up to so many running runs is counted in each pass if that is quick, as it is unless a transaction is held
-# open somewhere. Another one is counted now and then.
+# A pool with so few running runs is counted in each pass, if a count takes less than QUICK_SECONDS. It takes longer
+# beside a transaction that is held open.
 COUNTED_EACH_PASS = 1000
 QUICK_SECONDS = 0.005
 
@@ -29,8 +29,8 @@ class CountedRow(NamedTuple):
     queued: int
     worker: UUID | None
     weight: int | None
-    # When the oldest run was queued that still is.
-    oldest: datetime | None
+    # Of the oldest run that is still queued.
+    oldest_queued_at: datetime | None
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class QueueCount:
 class PoolCounts:
     """What runs in a pool by its last count, and what can have begun since; without a count, one is due."""
 
-    looks: FullLooks = field(default_factory=FullLooks)
+    pace: ScanPace = field(default_factory=ScanPace)
     # Running runs at the last count.
     runs: int = 0
     queues: dict[int, QueueCount] = field(default_factory=dict)
@@ -68,8 +68,9 @@ class PoolCounts:
     freed: float = 0.0
 
     def are_due(self, at: float) -> bool:
-        each_pass = self.runs <= COUNTED_EACH_PASS and self.looks.seconds < QUICK_SECONDS
-        return each_pass or self.looks.are_due(at)
+        """Return whether this pass counts."""
+        each_pass = self.runs <= COUNTED_EACH_PASS and self.pace.seconds < QUICK_SECONDS
+        return each_pass or self.pace.is_due(at)
 
     def count(self, rows: Iterable[CountedRow]) -> None:
         self.queues, self.workers = {}, {}

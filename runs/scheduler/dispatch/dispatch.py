@@ -24,7 +24,6 @@ from runs.scheduler.dispatch.queues import QueueRow
 from runs.scheduler.dispatch.ready_queues import BEGINNING, Place
 from runs.scheduler.dispatch.selection import Candidate, Chosen, Gates, choose
 from runs.sql import Connection, array, change, rows
-from scheduler_project.sdk.ids import EPOCH
 from scheduler_project.sdk.ledger.interface import ALL_TENANTS
 
 # Runs of a queue that are read beyond those that may go, after a pass that met some that may not.
@@ -34,6 +33,7 @@ MAX_DEPTH = 1024
 MAX_ROUNDS = 4
 # A wake-up is followed by its claim sooner than this.
 LATE_SECONDS = 0.2
+# A claim reads at most a second of dead entries more for it.
 QUEUED_SINCE_STEP = timedelta(seconds=1)
 # The columns of a queue that a pass writes.
 WRITTEN = ("tenant_id", "reason", "tokens", "tokens_at", "day", "day_count", "queued")
@@ -85,33 +85,31 @@ def dispatch_pool(
     try:
         with connection.transaction():
             counting = memory.counts.are_due(now.timestamp())
-            found = rows(connection, "pool", {"pool": pool_id, "count": counting, "epoch": EPOCH})
+            found = rows(connection, "pool", {"pool": pool_id, "count": counting})
             if found:
                 pool = DispatchedPool(pool_id, *found[0])
                 if not counting:
                     pool = pool._replace(queues=memory.counts.pool_queues, tenants=memory.counts.pool_tenants)
-                this = DispatchPass(connection, pool, now, memory, notice, counting)
-                done = this.run()
+                done = DispatchPass(connection, pool, now, memory, notice, counting).run()
     except BaseException:
         # What a rolled-back pass noted is not so: the next one counts.
         memory.counts = PoolCounts()
         raise
     # After the commit: what a rolled-back pass marked is as it was.
-    if found:
-        _keep_queued_since(connection, this.pool, this.oldest_queued)
     emit(*done.events(pool_id))
     return done
 
 
-def _keep_queued_since(connection: Connection, pool: DispatchedPool, oldest_queued: datetime) -> None:
-    """Let claims pass over what was queued before the oldest run that is queued, once that is a second more.
+def keep_queued_since(connection: Connection, pool_id: int, memory: PoolMemory) -> None:
+    """Write the instant of the oldest queued run, when it is a second later than the one stored.
 
-    Only this session, which holds the pool, marks runs of it as queued, so what a pass has found holds until the next
-    one. The row is not locked within a pass, or whoever edits the pool would wait for it. After a clock that was set
-    back the instant is set back too.
+    Claims pass over index entries before it. Only this session marks runs of the pool as queued, so it holds until the
+    next pass. It is written after a pass and its wake-ups: a lock held within it would make whoever edits the pool
+    wait. If the clock was set back, so is the instant.
     """
-    if not timedelta(0) <= oldest_queued - pool.queued_since < QUEUED_SINCE_STEP:
-        change(connection, "keep_queued_since", {"pool": pool.id, "since": oldest_queued})
+    since = memory.oldest_queued_at
+    if since is not None:
+        change(connection, "keep_queued_since", {"pool": pool_id, "since": since, "step": QUEUED_SINCE_STEP})
 
 
 @dataclass(eq=False, repr=False)
@@ -187,7 +185,7 @@ class DispatchPass(PoolLoad):
         gates = Gates(self.connection, limited)
         chosen = choose(candidates, reasons, given, own, self.memory.workers.own_targets, gates)
         self._remember(chosen, given, read_to)
-        transitions.mark_queued(self.connection, [run.ctid for run in chosen.going], self.marked_since)
+        transitions.mark_queued(self.connection, [run.ctid for run in chosen.going], self.earliest_queued_at)
         self.done.blocked += transitions.mark_blocked(self.connection, chosen.blocked)
         self.done.reasons.update(chosen.blocked.values())
         self.done.queued += len(chosen.going)

@@ -1,5 +1,6 @@
 """Read and weigh the queues of a pool: who has ready runs, who occupies slots, and what limits leave."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -24,8 +25,12 @@ from runs.scheduler.dispatch.worker_targets import PoolWorkers
 from runs.scheduler.partitions.batch_size import BatchSize
 from runs.scheduler.trigger.suspensions import read_suspensions
 from runs.sql import Connection, change, rows
+from scheduler_project.sdk.ids import EPOCH
 
 MAX_IN_A_PASS = 2000
+# A run that was queued before `queued_since`, as by a scheduler of an earlier version after a clock was set back, is
+# found after this time.
+ALL_QUEUED_SECONDS = 60.0
 
 
 @dataclass(slots=True)
@@ -40,6 +45,9 @@ class PoolMemory:
     late_at: dict[int | None, float] = field(default_factory=dict)
     counts: PoolCounts = field(default_factory=PoolCounts)
     ready: ReadyQueues = field(default_factory=ReadyQueues)
+    # When what is queued was last counted from the beginning, and what `queued_since` of the pool should be.
+    all_queued_at: float = -math.inf
+    oldest_queued_at: datetime | None = None
     workers: PoolWorkers = field(default_factory=PoolWorkers)
     batch: BatchSize = field(default_factory=lambda: BatchSize("dispatch", MAX_IN_A_PASS))
 
@@ -55,7 +63,7 @@ class DispatchedPool(NamedTuple):
     exported: Sequence[str]
     broker: str
     broker_queue: str
-    # Nothing that is queued was queued before.
+    # No run that is queued in the pool was queued before this instant.
     queued_since: datetime
 
 
@@ -89,8 +97,8 @@ class PoolLoad:
     own_running: Counter[int] = field(default_factory=Counter)
     # Slots that runs take on workers which are no longer counted: draining ones above all.
     slots_elsewhere: float = 0
-    # When the oldest run was queued that still is; the pass itself if there is none.
-    oldest_queued: datetime = field(init=False)
+    # Of the oldest run that is still queued; the instant of the pass if there is none.
+    oldest_queued_at: datetime = field(init=False)
 
     def __post_init__(self) -> None:
         self.suspensions = read_suspensions(self.connection, self.now)
@@ -131,21 +139,26 @@ class PoolLoad:
     def _count(self) -> dict[int, int]:
         """Count what is queued, and what runs if that is due; return what is queued by tenant."""
         counts, began = self.memory.counts, monotonic()
-        values = {"pool": self.pool.id, "count": self.counting, "since": self.pool.queued_since}
+        since = self.pool.queued_since
+        if not 0 <= began - self.memory.all_queued_at < ALL_QUEUED_SECONDS:
+            since, self.memory.all_queued_at = EPOCH, began
+        values = {"pool": self.pool.id, "count": self.counting, "since": since}
         counted = [CountedRow(*row) for row in rows(self.connection, "occupied", values)]
-        self.oldest_queued = min([self.now, *(row.oldest for row in counted if row.oldest is not None)])
+        oldest = [row.oldest_queued_at for row in counted if row.oldest_queued_at is not None]
+        self.oldest_queued_at = min([self.now, *oldest])
         queued = {row.tenant: row.queued for row in counted if row.tenant is not None and row.queued}
         if self.counting:
             counts.count(counted)
-            counts.looks.note(self.now.timestamp(), monotonic() - began)
+            counts.pace.note(self.now.timestamp(), monotonic() - began)
         else:
             counts.note_begun(queued)
+        self.memory.oldest_queued_at = self.oldest_queued_at
         return queued
 
     @property
-    def marked_since(self) -> datetime:
-        """Return the instant before which nothing may be queued: claims look for no such runs."""
-        return max(self.oldest_queued, self.pool.queued_since)
+    def earliest_queued_at(self) -> datetime:
+        """Return the instant before which no run may be marked as queued: claims would not find it."""
+        return max(self.oldest_queued_at, self.pool.queued_since)
 
     def _load(self, tenant: int, queued: int = 0) -> QueueLoad:
         load = self.memory.counts.load(tenant)
@@ -190,7 +203,7 @@ class PoolLoad:
         own_targets = self.memory.workers.own_targets
         tenants = [tenant for tenant, load in self.loads.items() if load.queued and tenant in own_targets]
         if tenants:
-            values = {"pool": self.pool.id, "tenants": tenants}
+            values = {"pool": self.pool.id, "tenants": tenants, "since": self.pool.queued_since}
             for tenant, target, count in rows(self.connection, "queued_for_own", values):
                 if target in own_targets[tenant]:
                     self.loads[tenant].own_queued += count
@@ -232,7 +245,7 @@ class PoolLoad:
         }
         self.memory.queues.look(all_loads, at)
         counts.note_freed(all_loads)
-        counts.looks.add(monotonic() - began)
+        counts.pace.add(monotonic() - began)
 
     def _occupied(self, tenant: int) -> int:
         """Return what counts for the queue's limit."""

@@ -4,13 +4,14 @@ from dataclasses import dataclass, field
 from time import monotonic
 from uuid import UUID
 
-from runs.scheduler.full_looks import FullLooks
+from runs.scheduler.scan_pace import ScanPace
 from runs.sql import Connection, array, rows
 
-# Rank and id of a run. Before every run of a queue, and the last of all ids.
+# Rank and id of a run.
 Place = tuple[int, str]
+# Before every run of a queue.
 BEGINNING: Place = (-(2**63), str(UUID(int=0)))
-LAST_ID = str(UUID(int=2**128 - 1))
+QUICK_SECONDS = 0.005
 # Of more queues than this, only those with ready runs are remembered.
 MAX_QUEUES = 10_000
 
@@ -19,22 +20,33 @@ MAX_QUEUES = 10_000
 class ReadyQueues:
     """Where the ready runs of each queue begin: at the first that a pass found there, or later.
 
-    Runs that come before it, as those that go back, are found by the next full look.
+    Runs that come before it, such as those given back, are found by the next scan from the beginning.
     """
 
-    looks: FullLooks = field(default_factory=FullLooks)
+    pace: ScanPace = field(default_factory=ScanPace)
     first: dict[int, Place] = field(default_factory=dict)
+    # How long it took to look at the known queues alone, when that was last done.
+    known_seconds: float = 0.0
+
+    def is_due(self, at: float) -> bool:
+        """Return whether to scan from the beginning: always, while that is quick or takes less than the alternative."""
+        return self.pace.is_due(at) or self.pace.seconds <= max(QUICK_SECONDS, self.known_seconds)
 
     def look(self, connection: Connection, pool: int) -> set[int]:
+        """Return the tenants with ready runs, and remember the first run of each."""
         began = monotonic()
-        full = self.looks.are_due(began)
+        full = self.is_due(began)
         if full:
-            found = rows(connection, "queues_with_ready_runs", {"pool": pool})
-            self.looks.note(began, monotonic() - began)
+            try:
+                found = rows(connection, "queues_with_ready_runs", {"pool": pool})
+            finally:
+                # Also if it was cut off: then a pass that begins elsewhere follows.
+                self.pace.note(monotonic(), monotonic() - began)
         else:
             ranks, ids = zip(*self.first.values(), strict=True) if self.first else ((), ())
             known = {"tenants": list(self.first), "ranks": array(ranks), "ids": array(ids)}
             found = rows(connection, "queues_known_with_ready_runs", {"pool": pool, **known})
+            self.known_seconds = monotonic() - began
         firsts = {tenant: (rank, run) for tenant, rank, run in found}
         self.first = firsts if full and len(self.first) > MAX_QUEUES else self.first | firsts
         return set(firsts)
@@ -44,6 +56,6 @@ class ReadyQueues:
         self.first[tenant] = min(self.first.get(tenant, BEGINNING), (rank, BEGINNING[1]))
 
     def before_first(self, tenant: int) -> Place:
-        """Return a place such that all runs behind it are those from the first on."""
+        """Return the last place before the first run."""
         rank, run = self.first.get(tenant, BEGINNING)
-        return (rank - 1, LAST_ID) if rank > BEGINNING[0] else BEGINNING
+        return (rank, str(UUID(int=max(0, UUID(run).int - 1))))

@@ -73,7 +73,7 @@ def trigger_due(
     pid: int | None = None,
     since: datetime = EPOCH,
 ) -> Triggered:
-    """Make one pass over the slices held, of clocks due since then.
+    """Make one pass over the clocks of these slices that are due at `since` or later.
 
     1. Make sure that this is still the session which holds the slices.
     2. Lock due clocks, what is due now before what was missed, leaving out those that an edit has locked.

@@ -20,9 +20,10 @@
 ({{target_key}} = ANY ({{pool}}.exported_tasks)
  OR EXISTS (SELECT FROM unnest({{pool}}.exported_kinds) AS export (kind) WHERE {{target_key}} = 'kind:' || kind))
 
--- fragment: queued_since(pool)
--- Nothing that is queued in the pool was queued before: what scans of an index may pass over (decision 20).
-coalesce({{pool}}.queued_since, '-infinity')
+-- fragment: still_queued(live, pool_id, since)
+-- No run that is queued in the pool was queued before `since` (decision 20). The instant is a column of
+-- `live_run_queued_idx` and `live_run_turn_idx`, so dead entries are passed over without reading their rows.
+{{live}}.state = 'queued' AND {{live}}.pool_id = {{pool_id}} AND {{live}}.queued_at >= {{since}}
 
 -- fragment: distinct_values(column, table, condition)
 -- By loose index scan: one probe each, however many rows have the same.
@@ -86,11 +87,13 @@ CROSS JOIN LATERAL (
 LIMIT 1
 
 -- fragment: claiming_worker
--- The worker that claims, if it lives, and how many runs a slot of it may take. A worker of an earlier version does not
+-- The pool, read once: its row may have many versions. The worker that claims, if it lives, and how many runs a slot of it may take. A worker of an earlier version does not
 -- say how long runs take: it gets twice a slot's share of what is queued, or its other slots would be idle.
-worker AS MATERIALIZED (
-    SELECT worker.tenant_id, greatest(1, slots) AS slots, {{queued_since(pool)}} AS queued_since
-    FROM beatkeeper_worker_node worker JOIN beatkeeper_pool pool ON pool.id = worker.pool_id
+pool AS MATERIALIZED (
+    SELECT id, shared, exported_tasks, exported_kinds, queued_since FROM beatkeeper_pool WHERE id = %(pool_id)s
+), worker AS MATERIALIZED (
+    SELECT worker.tenant_id, greatest(1, slots) AS slots, pool.queued_since
+    FROM beatkeeper_worker_node worker CROSS JOIN pool
     WHERE incarnation = %(worker)s AND pool_id = %(pool_id)s AND {{living_worker(worker, clock_timestamp())}}
 ), share AS MATERIALIZED (
     SELECT queued,
@@ -100,28 +103,25 @@ worker AS MATERIALIZED (
     FROM worker CROSS JOIN LATERAL (
         SELECT count(*) AS queued
         FROM (SELECT FROM beatkeeper_live_run live
-              WHERE live.state = 'queued' AND live.pool_id = %(pool_id)s
+              WHERE {{still_queued(live, %(pool_id)s, worker.queued_since)}}
                 -- A range and not an OR, so that the index is used for one tenant and for all.
                 AND live.tenant_id BETWEEN coalesce(worker.tenant_id, 0) AND coalesce(worker.tenant_id, 2147483647)
-                AND live.queued_at >= worker.queued_since
               ORDER BY live.tenant_id LIMIT %(most)s * worker.slots + 1) bounded
     ) counted
 )
 
--- fragment: still_queued(live)
--- While a transaction is held open, the indexes keep an entry of each run that was claimed since then. The instant is a
--- column of both, so these are passed over without a look at their rows.
-{{live}}.state = 'queued' AND {{live}}.pool_id = %(pool_id)s AND {{live}}.queued_at >= (SELECT queued_since FROM worker)
+-- fragment: queued_for_worker(live)
+{{still_queued({{live}}, %(pool_id)s, (SELECT queued_since FROM worker))}}
 
 -- fragment: queued_first
 SELECT live.id, live.tenant_id, live.queued_at FROM beatkeeper_live_run live
-WHERE {{still_queued(live)}} AND live.target_key = ANY (%(known)s)
+WHERE {{queued_for_worker(live)}} AND live.target_key = ANY (%(known)s)
   AND EXISTS (SELECT FROM worker WHERE tenant_id IS NULL)
 ORDER BY live.queued_at
 
 -- fragment: best_of_queue
 SELECT live.id, live.tenant_id, live.rank FROM beatkeeper_live_run live
-WHERE {{still_queued(live)}} AND live.tenant_id = %(tenant_id)s
+WHERE {{queued_for_worker(live)}} AND live.tenant_id = %(tenant_id)s
   AND live.target_key = ANY (%(known)s) AND EXISTS (SELECT FROM worker)
 ORDER BY live.rank
 
@@ -137,7 +137,7 @@ SELECT * FROM (
 ) summed
 WHERE turn = 1 OR (turn <= (SELECT runs FROM share) AND until_ms <= %(batch_ms)s)
 
--- fragment: claimed_from_picked
+-- fragment: claimed_from_picked(locked)
 -- A run that is held by a pause or a blackout, or no longer permitted in the pool, goes back to ready by the same
 -- statement. The tokens follow the ranks, and a run that is held takes none.
 looked_up AS (
@@ -150,7 +150,7 @@ looked_up AS (
     JOIN beatkeeper_job job ON job.id = live.job_id
     JOIN beatkeeper_job_version version ON version.job_id = live.job_id AND version.version = live.version
     JOIN beatkeeper_tenant tenant ON tenant.id = live.tenant_id
-    JOIN beatkeeper_pool pool ON pool.id = live.pool_id
+    CROSS JOIN pool
 ), numbered AS (
     SELECT *, count(*) FILTER (WHERE NOT held) OVER (ORDER BY rank, id) AS nth,
            count(*) OVER () AS moved
@@ -175,7 +175,9 @@ SELECT moved.id AS run_id, moved.state, moved.claim_seq, moved.claim_token AS to
        moved.claimed_at, moved.input, moved.gated, moved.traceparent, moved.losses,
        numbered.job_name, numbered.target, numbered.timeout_ms, numbered.retry, numbered.tenant,
        numbered.allowed_hosts,
-       -- Of many short runs others have wake-ups for the few that are left. A claim of one does not count what is queued.
-       %(most)s > 1 AND share.queued <= moved * CASE WHEN moved < 8 THEN 1 ELSE least(4, worker.slots) END AS none_left
+       -- Others have wake-ups for what is left, and of many short runs for much more. Fewer runs to lock than wanted: all
+       -- others are being claimed. A claim of one does not count what is queued.
+       %(most)s > 1 AND (share.queued <= moved * CASE WHEN moved < 8 THEN 1 ELSE least(8, worker.slots) END
+                         OR (SELECT count(*) FROM {{locked}}) < (SELECT runs FROM wanted)) AS none_left
 FROM moved JOIN numbered USING (id) CROSS JOIN share CROSS JOIN worker
 ORDER BY moved.claim_token

@@ -15,6 +15,7 @@ import psycopg
 from psycopg import errors
 from psycopg.types.json import Jsonb
 
+from ..arrays import with_lists_as_text
 from ..declarations.plan import compared_fields
 from ..errors import LedgerRefused, LedgerUnavailable
 from ..ids import attempt_id
@@ -47,7 +48,6 @@ from .postgres_connection import (
     AnsweringConnection,
     Connection,
     connect,
-    prepared_values,
     without_dsn,
 )
 
@@ -72,7 +72,12 @@ class PostgresLedger:
     """A ledger on one connection, opened when first used, and anew after a fork or a failure."""
 
     def __init__(
-        self, dsn: str, *, of_tenant: int | None = None, answer_seconds: float = ANSWER_SECONDS
+        self,
+        dsn: str,
+        *,
+        of_tenant: int | None = None,
+        answer_seconds: float = ANSWER_SECONDS,
+        prepares: bool = True,
     ) -> None:
         self._dsn = dsn
         self._answer_seconds = answer_seconds
@@ -81,8 +86,8 @@ class PostgresLedger:
         self._lock = threading.RLock()
         self._connection: AnsweringConnection | None = None
         self._pid = 0
-        # Until the connection shows that it does not keep what is prepared.
-        self._prepares = True
+        # False on a connection of somebody else's, and once a prepared statement was not found or its name was taken.
+        self._prepares = prepares
         self._known: dict[UUID, list[str]] = {}
 
     def register(self, info: WorkerInfo) -> list[WorkQueue]:
@@ -138,13 +143,13 @@ class PostgresLedger:
         return _queues(connection.execute(SQL["queues_with_work"], values))
 
     def claim(self, request: ClaimRequest, again: bool = False) -> list[Claim]:
-        values = claim_values(request)
         with self._connected() as connection, _requested_before():
-            if again and (rows := connection.execute(SQL["claim_again"], values).fetchall()):
+            if again and (rows := connection.execute(SQL["claim_again"], claim_values(request)).fetchall()):
                 return self.with_secrets([_claim(row) for row in rows])
             for _ in range(HELD_IN_A_ROW):
+                # One transaction and one round trip with the planner's settings.
                 with connection.pipeline():
-                    claimed = self._execute(connection, _claim_statement(request), values)
+                    claimed = self._execute_claim(connection, request)
                 rows = claimed.fetchall()
                 if claims := _claims(rows):
                     return self.with_secrets(claims)
@@ -193,28 +198,26 @@ class PostgresLedger:
     ) -> tuple[list[Ending], list[Row]]:
         """Send report and claim together as one transaction: one round trip, and one wait for the disk."""
         with connection.pipeline():
-            reported = self._execute(connection, "end_attempts", values) if values["run_ids"] else None
-            claimed = (
-                self._execute(connection, _claim_statement(request), claim_values(request))
-                if request
-                else None
-            )
+            reported = connection.execute(SQL["end_attempts"], values) if values["run_ids"] else None
+            claimed = self._execute_claim(connection, request) if request else None
         ends = _endings(connection, values, reported.fetchall() if reported else [])
         return ends, claimed.fetchall() if claimed else []
 
-    def _execute(self, connection: Connection, name: str, values: Mapping[str, Any]) -> psycopg.Cursor[Row]:
-        """Execute a statement in a pipeline or a transaction, prepared where it can be (decision 21)."""
+    def _execute_claim(self, connection: Connection, request: ClaimRequest) -> psycopg.Cursor[Row]:
+        """Execute a claim, prepared unless the connection loses what is prepared (decision 21).
+
+        The end of the caller's pipeline ends the transaction, and with it the planner's settings.
+        """
         if self._prepares:
-            connection.execute(SQL["plan_once"], prepare=True)
-        return connection.execute(SQL[name], prepared_values(values), prepare=self._prepares)
+            connection.execute(SQL["plan_generically"], prepare=True)
+        values = with_lists_as_text(claim_values(request))
+        return connection.execute(_claim_statement(request), values, prepare=self._prepares)
 
     def _end_gated(self, one: CompletedClaim) -> str | None:
         """End a run under its job's gate, by three statements: each sees what was committed while it waited."""
         with self._transaction() as connection:
             gate = _lock_gate(connection, one.claim)
-            values = report_values([one])
-            rows = self._execute(connection, "end_attempts", values).fetchall()
-            [(state, gated)] = _endings(connection, values, rows)
+            [(state, gated)] = _report(connection, report_values([one]))
             # What was reported before has counted in the breaker then.
             _settle(connection, one, state if gated else None, gate)
             return state
@@ -328,7 +331,7 @@ def _requested_before() -> Iterator[None]:
 
 
 def _claim_statement(request: ClaimRequest) -> str:
-    return "claim" if request.queue.tenant_id == ALL_TENANTS else "claim_of_queue"
+    return SQL["claim" if request.queue.tenant_id == ALL_TENANTS else "claim_of_queue"]
 
 
 def claim_values(request: ClaimRequest) -> dict[str, Any]:
@@ -379,6 +382,10 @@ def _name_of(outcome: Outcome) -> str:
     if outcome.succeeded or outcome.kind == GIVEN_BACK:
         return outcome.kind
     return OUTCOMES.get(outcome.error_class or "", "failed")
+
+
+def _report(connection: Connection, values: Mapping[str, list[Any]]) -> list[Ending]:
+    return _endings(connection, values, connection.execute(SQL["end_attempts"], values).fetchall())
 
 
 def _endings(connection: Connection, values: Mapping[str, list[Any]], rows: Sequence[Row]) -> list[Ending]:

@@ -56,9 +56,8 @@ SELECT pool_id, last_beat_at,
        (SELECT broker_queue FROM beatkeeper_pool pool WHERE pool.id = beat.pool_id AND beat.tenant_id IS NULL)
            AS pool_queue,
        %(has_room)s AND (SELECT live.queued_at FROM beatkeeper_live_run live
-                         WHERE live.state = 'queued' AND live.pool_id = beat.pool_id
-                           AND live.queued_at >= (SELECT {{queued_since(pool)}} FROM beatkeeper_pool pool
-                                                  WHERE pool.id = beat.pool_id)
+                         WHERE {{still_queued(live, beat.pool_id, (SELECT pool.queued_since FROM beatkeeper_pool pool
+                                                                   WHERE pool.id = beat.pool_id))}}
                          ORDER BY live.queued_at LIMIT 1)
                         <= clock_timestamp() - make_interval(secs => %(feed_after)s) AS runs_wait,
        CASE WHEN %(idle)s THEN (
@@ -92,21 +91,23 @@ SELECT token.value AS token, live.id IS NULL AS gone, live.cancel_requested_at I
        coalesce(live.terminate, false) AS terminated
 FROM unnest(%(held)s::uuid[]) AS token (value)
 LEFT JOIN LATERAL (
-    -- By its token, never by its worker: the index of what a worker runs may have many entries of what it ran before.
+    -- OFFSET 0 keeps the planner from joining by worker: of what a worker ran before, that index may have many entries.
     SELECT * FROM beatkeeper_live_run WHERE claim_token = token.value OFFSET 0
 ) live ON live.worker = %(incarnation)s AND live.state = 'running'
 WHERE live.id IS NULL OR live.cancel_requested_at IS NOT NULL;
 
 -- name: queues_with_work
 -- Queues of the worker's pool that hold runs queued for a while: tenants by loose index scan, one probe each.
-WITH RECURSIVE worker AS MATERIALIZED (
-    SELECT {{queued_since(pool)}} AS queued_since FROM beatkeeper_pool pool WHERE pool.id = %(pool_id)s
+WITH RECURSIVE pool AS MATERIALIZED (
+    SELECT queued_since FROM beatkeeper_pool WHERE id = %(pool_id)s
 ), tenant (id) AS (
     SELECT min(live.tenant_id) FROM beatkeeper_live_run live
-    WHERE {{still_queued(live)}} AND (%(of_tenant)s::int IS NULL OR live.tenant_id = %(of_tenant)s)
+    WHERE {{still_queued(live, %(pool_id)s, (SELECT queued_since FROM pool))}}
+      AND (%(of_tenant)s::int IS NULL OR live.tenant_id = %(of_tenant)s)
     UNION ALL
     SELECT (SELECT min(live.tenant_id) FROM beatkeeper_live_run live
-            WHERE {{still_queued(live)}} AND live.tenant_id > tenant.id)
+            WHERE {{still_queued(live, %(pool_id)s, (SELECT queued_since FROM pool))}}
+              AND live.tenant_id > tenant.id)
     FROM tenant WHERE tenant.id IS NOT NULL AND %(of_tenant)s::int IS NULL
 )
 SELECT queue.id, queue.pool_id, queue.tenant_id, queue.broker_queue
@@ -114,7 +115,7 @@ FROM tenant
 JOIN beatkeeper_queue queue ON queue.pool_id = %(pool_id)s AND queue.tenant_id = tenant.id
 CROSS JOIN LATERAL (
     SELECT live.rank FROM beatkeeper_live_run live
-    WHERE {{still_queued(live)}} AND live.tenant_id = tenant.id
+    WHERE {{still_queued(live, %(pool_id)s, (SELECT queued_since FROM pool))}} AND live.tenant_id = tenant.id
       AND live.queued_at <= clock_timestamp() - make_interval(secs => %(feed_after)s)
       AND live.target_key = ANY (%(known)s)
     ORDER BY live.rank LIMIT 1
@@ -126,9 +127,9 @@ LIMIT %(most)s;
 -- The targets an incarnation named when it registered.
 SELECT known_targets FROM beatkeeper_worker_node WHERE incarnation = %(incarnation)s;
 
--- name: plan_once
--- Until the end of the transaction, a prepared statement is planned without values and never again, and as for large
--- tables: the plan that is best for the empty ones of a new installation reads them whole.
+-- name: plan_generically
+-- For the rest of the transaction: plan a prepared statement once, without values, and by indexes. The plan that is best
+-- for the empty tables of a new installation would read them whole.
 SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true),
        set_config('enable_bitmapscan', 'off', true);
 
@@ -138,10 +139,11 @@ SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('en
 -- are locked, so two claims at once never count one twice.
 WITH {{claiming_worker}}, seen AS MATERIALIZED (
     {{queued_first}} LIMIT (SELECT runs FROM share)
+), wanted AS MATERIALIZED (
+    SELECT count(*) AS runs FROM ({{first_of_a_slot(seen, queued_at)}}) first
 ), turns AS MATERIALIZED (
     -- No more are locked than are taken: other claims would find none, and their slots stay free.
-    {{queued_first}} LIMIT (SELECT count(*) FROM ({{first_of_a_slot(seen, queued_at)}}) first)
-    FOR UPDATE SKIP LOCKED
+    {{queued_first}} LIMIT (SELECT runs FROM wanted) FOR UPDATE SKIP LOCKED
 ), taken AS MATERIALIZED (
     SELECT tenant_id, count(*) AS runs FROM ({{first_of_a_slot(turns, queued_at)}}) first
     GROUP BY tenant_id
@@ -150,23 +152,25 @@ WITH {{claiming_worker}}, seen AS MATERIALIZED (
     SELECT best.id, best.rank
     FROM taken CROSS JOIN LATERAL (
         SELECT live.id, live.rank FROM beatkeeper_live_run live
-        WHERE {{still_queued(live)}} AND live.tenant_id = taken.tenant_id
+        WHERE {{queued_for_worker(live)}} AND live.tenant_id = taken.tenant_id
           AND live.target_key = ANY (%(known)s)
         ORDER BY live.rank LIMIT taken.runs
         -- A run that is being claimed, cancelled or recalled is skipped: after the commit it is no longer queued.
         FOR UPDATE SKIP LOCKED
     ) best
     LIMIT %(most)s
-), {{claimed_from_picked}};
+), {{claimed_from_picked(turns)}};
 
 -- name: claim_of_queue
 -- The queue's lowest-ranked queued runs of targets we know become ours, if our incarnation lives.
 WITH {{claiming_worker}}, seen AS MATERIALIZED (
     {{best_of_queue}} LIMIT (SELECT runs FROM share)
+), wanted AS MATERIALIZED (
+    SELECT count(*) AS runs FROM ({{first_of_a_slot(seen, rank)}}) first
 ), best AS MATERIALIZED (
     -- The outer limit tells the planner how few they are.
     SELECT * FROM (
-        {{best_of_queue}} LIMIT (SELECT count(*) FROM ({{first_of_a_slot(seen, rank)}}) first)
+        {{best_of_queue}} LIMIT (SELECT runs FROM wanted)
         -- Of two workers with a wake-up each, one has the row; the other takes the next. A run that is being cancelled
         -- or recalled is skipped as well: after the commit it is no longer queued.
         FOR UPDATE SKIP LOCKED
@@ -174,7 +178,7 @@ WITH {{claiming_worker}}, seen AS MATERIALIZED (
     LIMIT %(most)s
 ), picked AS MATERIALIZED (
     {{first_of_a_slot(best, rank)}}
-), {{claimed_from_picked}};
+), {{claimed_from_picked(best)}};
 
 -- name: claim_again
 -- The claims whose answer was lost, by the tokens of their requests.
@@ -292,16 +296,18 @@ WITH reported AS MATERIALIZED (
                 ELSE decided_state END AS next_state
     -- By id, as everybody locks runs, or two batches with runs in common could wait for each other in a circle.
     FROM (SELECT * FROM reported ORDER BY run_id) reported CROSS JOIN LATERAL (
-        -- Each by its id alone: the planner expects few that run, and would read the entries of all that ran since
-        -- somebody holds a transaction open.
-        SELECT * FROM beatkeeper_live_run WHERE id = reported.run_id FOR UPDATE
+        -- By id alone, with its own lock. The planner expects few running runs and would scan their index, which keeps an
+        -- entry of each run since a held transaction began.
+        -- The fence: a report that comes after the attempt was failed as lost finds another claim, and locks nothing.
+        SELECT * FROM beatkeeper_live_run
+        WHERE id = reported.run_id AND claim_seq = reported.of_claim AND worker = reported.of_worker
+        FOR UPDATE
     ) live
-    -- The fence: a report that comes after the attempt was failed as lost, or after its callback came, finds another
-    -- claim or state and changes nothing. Of two that meet, the second waits for the row and reads it again.
-    WHERE live.claim_seq = of_claim AND live.worker = of_worker
-      -- No worker can end what waits for its callback: the one that brings the token can, or a deadline or a cancel.
-      AND (live.state = 'running' OR (live.state = 'waiting_callback' AND decided_state NOT IN ('waiting_callback', 'ready')
-                                      AND live.callback_digest = reported.callback_digest))
+    -- One that comes after the callback finds another state and changes nothing. Of two that meet, the second waits for
+    -- the row and reads it again. No worker can end what waits for its callback: the one that brings the token can, or a
+    -- deadline or a cancel.
+    WHERE live.state = 'running' OR (live.state = 'waiting_callback' AND decided_state NOT IN ('waiting_callback', 'ready')
+                                     AND live.callback_digest = reported.callback_digest)
 ), ended AS (
     DELETE FROM beatkeeper_live_run live USING mine
     WHERE live.id = mine.id AND mine.next_state NOT IN ('delayed', 'ready', 'waiting_callback')

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import sys
 import time
-from collections.abc import Mapping
 from typing import Any, TypeVar, cast
 
 import psycopg
 from psycopg import errors
 from psycopg.abc import PQGen
 from psycopg.rows import dict_row
-from psycopg.types.json import Jsonb
 
-from ..sql import array, quoted
 from .interface import ANSWER_SECONDS
 
 T = TypeVar("T")
@@ -36,10 +32,12 @@ AWAY = (
     errors.ReadOnlySqlTransaction,
 )
 
-# A statement that was prepared is not there, another one has its name, or a table has changed.
 NOT_AS_PREPARED = (
+    # It is not there: a pooler has changed sessions.
     errors.InvalidSqlStatementName,
+    # Its name is taken, for the same reason.
     errors.DuplicatePreparedStatement,
+    # A table was altered: "cached plan must not change result type".
     errors.FeatureNotSupported,
 )
 
@@ -83,6 +81,7 @@ def connect(dsn: str, answer_seconds: float) -> AnsweringConnection:
         dsn,
         autocommit=True,
         row_factory=dict_row,
+        # Not None, which would switch off what is prepared on request as well.
         prepare_threshold=sys.maxsize,
         connect_timeout=5,
         application_name="beatkeeper-worker",
@@ -92,25 +91,10 @@ def connect(dsn: str, answer_seconds: float) -> AnsweringConnection:
         tcp_user_timeout=10_000,
     )
     connection.answer_seconds = answer_seconds
-    connection._prepared._prepared_idx = secrets.randbits(60)  # the driver numbers its names from here
+    # Private to the driver. Its names are `_pg3_<number>`, so a random start keeps two clients apart.
+    connection._prepared._prepared_idx = secrets.randbits(60)
     connection.execute(SERVER_LOOKS)
     return connection
-
-
-def prepared_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Write lists as text, which the statement casts: of a list the driver tells a type that depends on its values.
-
-    So a session holds each statement once.
-    """
-    return {
-        name: array(value, _written) if isinstance(value, list) else value for name, value in values.items()
-    }
-
-
-def _written(value: Any) -> str:
-    if isinstance(value, Jsonb):
-        return quoted(json.dumps(value.obj))
-    return quoted(value) if isinstance(value, str) else str(value)
 
 
 def without_dsn(error: psycopg.Error) -> str:

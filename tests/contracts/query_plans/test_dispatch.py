@@ -54,7 +54,7 @@ def test_whether_a_pool_has_work_is_one_probe(connection: Connection) -> None:
 
 def test_what_queues_occupy_is_counted_without_the_backlog(connection: Connection) -> None:
     """200,000 delayed and 100,000 ready rows cost nothing here."""
-    cost = cost_of(connection, SQL["occupied"], {**POOL, **SINCE, "count": True, "epoch": EPOCH})
+    cost = cost_of(connection, SQL["occupied"], {**POOL, **SINCE, "count": True})
     (occupied,) = connection.execute(
         "SELECT count(*) FROM beatkeeper_live_run WHERE state IN ('queued', 'running')"
     ).fetchall()[0]
@@ -62,7 +62,7 @@ def test_what_queues_occupy_is_counted_without_the_backlog(connection: Connectio
 
 
 def test_between_two_counts_nothing_that_runs_is_read(connection: Connection) -> None:
-    cost = cost_of(connection, SQL["occupied"], {**POOL, **SINCE, "count": False, "epoch": EPOCH})
+    cost = cost_of(connection, SQL["occupied"], {**POOL, **SINCE, "count": False})
     (queued,) = connection.execute(
         "SELECT count(*) FROM beatkeeper_live_run WHERE state = 'queued' AND pool_id = 1"
     ).fetchall()[0]
@@ -74,7 +74,9 @@ def test_what_is_queued_of_each_target_is_counted_among_the_queued(connection: C
         "SELECT tenant_id, count(*) FROM beatkeeper_live_run WHERE state = 'queued' AND pool_id = 1"
         " GROUP BY tenant_id LIMIT 50"
     ).fetchall()
-    cost = cost_of(connection, SQL["queued_for_own"], {**POOL, "tenants": [row[0] for row in queued]})
+    cost = cost_of(
+        connection, SQL["queued_for_own"], {**POOL, **SINCE, "tenants": [row[0] for row in queued]}
+    )
     (occupied,) = connection.execute(
         "SELECT count(*) FROM beatkeeper_live_run WHERE state = 'queued' AND pool_id = 1"
     ).fetchall()[0]
@@ -191,9 +193,9 @@ def test_what_runs_of_a_queue_with_a_limit_is_counted_without_the_others(connect
 
 def test_a_pool_is_read_without_counting_tenants(connection: Connection) -> None:
     queues = connection.execute("SELECT count(*) FROM beatkeeper_queue").fetchall()[0][0]
-    cost = cost_of(connection, SQL["pool"], {**POOL, **SINCE, "count": True, "epoch": EPOCH})
+    cost = cost_of(connection, SQL["pool"], {**POOL, **SINCE, "count": True})
     assert cost.buffers <= queues / 50 + 20, cost
-    assert cost_of(connection, SQL["pool"], {**POOL, **SINCE, "count": False, "epoch": EPOCH}).buffers <= 5
+    assert cost_of(connection, SQL["pool"], {**POOL, **SINCE, "count": False}).buffers <= 5
 
 
 def test_delays_that_are_over_are_found_among_those_that_are_not(connection: Connection) -> None:

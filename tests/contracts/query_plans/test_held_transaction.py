@@ -1,7 +1,7 @@
 """What the hot statements read beside index entries of runs that have ended, while a transaction is held open.
 
-It keeps every version of every row, so such an entry cannot be forgotten (decision 20). Here the test's own transaction
-does so: two thousand runs pass through all their states in it.
+Such a transaction keeps every version of every row, so such an entry cannot be removed (decision 20). Here the test's
+own transaction does so: two thousand runs pass through all their states in it.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,14 +27,14 @@ PASSED = 2_000
 RAN_BEFORE = 10_000
 # Pages of indexes that lie between what there is: a statement that looks at each row that has passed reads 2,000.
 PAGES_BETWEEN = 250
-FEW_RUN = """
+KEEP_EIGHT_RUNNING = """
 DELETE FROM beatkeeper_live_run WHERE state = 'running' AND id NOT IN (
     SELECT id FROM beatkeeper_live_run WHERE state = 'running' ORDER BY id DESC LIMIT 8)
 """
 FIRST_READY = "SELECT id FROM beatkeeper_live_run WHERE state = 'ready' ORDER BY rank LIMIT %s"
 SINCE = "SELECT min(queued_at) FROM beatkeeper_live_run WHERE state = 'queued'"
-QUEUE = """
-UPDATE beatkeeper_live_run SET state = 'queued', queued_at = queued_at - interval '1 hour' WHERE id = ANY (%s)
+MARK_QUEUED = """
+UPDATE beatkeeper_live_run SET state = 'queued', queued_at = now() - interval '1 hour' WHERE id = ANY (%s)
 """
 CLAIM = """
 UPDATE beatkeeper_live_run SET state = 'running', claim_token = gen_random_uuid(), claimed_at = clock_timestamp(),
@@ -43,7 +43,7 @@ WHERE id = ANY (%s)
 """
 
 
-RAN = """
+INSERT_RUNS_THAT_RAN = """
 INSERT INTO beatkeeper_live_run
 SELECT (live).* FROM (
     SELECT jsonb_populate_record(live, jsonb_build_object('id', gen_random_uuid(), 'claim_token', gen_random_uuid(),
@@ -58,7 +58,7 @@ def connection(large: str, request: pytest.FixtureRequest) -> Iterator[Connectio
     """Yield a session as workers and as schedulers have it, in a transaction that is rolled back."""
     session = psycopg.connect(large) if request.param == "worker" else connect(large, "held", 60)
     with session, session.transaction(force_rollback=True):
-        session.execute(FEW_RUN)
+        session.execute(KEEP_EIGHT_RUNNING)
         session.execute("ANALYZE beatkeeper_live_run")
         yield session
 
@@ -66,8 +66,7 @@ def connection(large: str, request: pytest.FixtureRequest) -> Iterator[Connectio
 def pass_through(connection: Connection) -> None:
     ids = [run for (run,) in connection.execute(FIRST_READY, [PASSED])]
     assert len(ids) == PASSED
-    connection.execute("UPDATE beatkeeper_live_run SET queued_at = now() WHERE id = ANY (%s)", [ids])
-    for move in (QUEUE, CLAIM, "DELETE FROM beatkeeper_live_run WHERE id = ANY (%s)"):
+    for move in (MARK_QUEUED, CLAIM, "DELETE FROM beatkeeper_live_run WHERE id = ANY (%s)"):
         connection.execute(move, [ids])
     [(since,)] = connection.execute(SINCE)
     connection.execute("UPDATE beatkeeper_pool SET queued_since = %s", [since])
@@ -92,14 +91,14 @@ def ready(connection: Connection) -> dict[str, Any]:
     return {**known, **behind, "counts": [1] * len(known["ids"]), "need_jobs": False}
 
 
-def beat(connection: Connection) -> dict[str, Any]:
+def waiting_work(connection: Connection) -> dict[str, Any]:
     known = {"known": ["demo.hello"], "most": 200, "feed_after": 1.0}
     return {"pool_id": 1, "of_tenant": None, **known}
 
 
 HOT: dict[str, Callable[[Connection], dict[str, Any]]] = {
     "claim": claim,
-    "queues_with_work": beat,
+    "queues_with_work": waiting_work,
     "occupied": lambda connection: {**since(connection), "count": False},
     "queues_known_with_ready_runs": first_ready,
     "next_ready": ready,
@@ -125,7 +124,7 @@ def ran_before(db: None) -> dict[str, Any]:
     for _ in range(16):
         make_run(job, LiveState.RUNNING, worker=worker)
     session.execute("SET LOCAL session_replication_role = replica")
-    session.execute(RAN, [RAN_BEFORE])
+    session.execute(INSERT_RUNS_THAT_RAN, [RAN_BEFORE])
     session.execute("SET LOCAL session_replication_role = origin")
     session.execute("DELETE FROM beatkeeper_live_run WHERE claim_seq = 99")
     with session.cursor(row_factory=psycopg.rows.dict_row) as cursor:

@@ -12,6 +12,7 @@ from jobs.models import Effect, Job, Suspension, SuspensionKind
 from runs.models import MissedSpan, Run
 from runs.scheduler.partitions.batch_size import BatchSize
 from runs.scheduler.partitions.lock_session import LockSession
+from runs.scheduler.scan_pace import RECENT_SCANS
 from runs.scheduler.trigger_loop import TriggerLoop
 from runs.sql import Connection, Row, rows
 from tests.races.staging import dsn
@@ -113,3 +114,44 @@ def test_amid_a_spike_nothing_is_probed_for(session: LockSession, monkeypatch: p
     work.step()
     work.step()
     assert asked.count("next_due") == 2
+
+
+class TestClocksBeforeWhatWasSeen:
+    """While scans from the beginning take long, passes begin where the last one found the first clock."""
+
+    def loop(self, session: LockSession) -> TriggerLoop:
+        work = TriggerLoop(session, BatchSize("trigger", 64), lambda: None)
+        work.step()
+        work._pace.recent.extend([60.0] * RECENT_SCANS)
+        return work
+
+    def test_a_clock_that_is_moved_forward_is_found_by_the_next_scan(self, session: LockSession) -> None:
+        work, job = self.loop(session), make_job()
+        make_due(job, now() - timedelta(seconds=5))
+        work.step()
+        assert not Run.objects.filter(job=job).exists()
+        work._pace.scanned_at -= 60.0
+        work.step()
+        assert Run.objects.filter(job=job).exists()
+
+    def test_what_is_due_now_is_triggered_without_a_scan(self, session: LockSession) -> None:
+        work, job = self.loop(session), make_job()
+        make_due(job, now() + timedelta(milliseconds=300))
+        repeat(work, lambda: Run.objects.filter(job=job).exists())
+
+    def test_amid_a_spike_the_next_scan_finds_it_too(self, session: LockSession) -> None:
+        work, job = self.loop(session), make_job()
+        make_due(job, now() - timedelta(seconds=5))
+        work._more = True
+        work._pace.scanned_at -= 60.0
+        work.step()
+        assert Run.objects.filter(job=job).exists()
+
+    def test_clocks_of_slices_taken_over_are_read_from_the_beginning(
+        self, session: LockSession, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        work, job = self.loop(session), make_job()
+        make_due(job, now() - timedelta(seconds=5))
+        monkeypatch.setattr(work, "balance", lambda: True)
+        work.step()
+        assert Run.objects.filter(job=job).exists()

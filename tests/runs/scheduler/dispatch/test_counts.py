@@ -17,7 +17,7 @@ from runs.scheduler.dispatch.counts import COUNTED_EACH_PASS, QUICK_SECONDS, Cou
 from runs.scheduler.dispatch.fair_share import QueueLoad, reserve, share_out, split
 from runs.scheduler.dispatch.load import PoolMemory
 from runs.scheduler.dispatch.queue_memory import QueueMemories
-from runs.scheduler.full_looks import PAUSE_PER_LOOK, RECENT_LOOKS
+from runs.scheduler.scan_pace import PAUSE_PER_SCAN, RECENT_SCANS
 from runs.sql import rows
 from runs.states import LiveState
 from tests.runs.scheduler.dispatch.test_dispatch import Session, claim, dispatch, make_ready, reason, states
@@ -44,8 +44,8 @@ def counted(
 
 def take(counts: PoolCounts, seconds: float, at: float | None = None) -> None:
     """Let each of the last counts have taken so long."""
-    for _ in range(RECENT_LOOKS):
-        counts.looks.note(AT if at is None else at, seconds)
+    for _ in range(RECENT_SCANS):
+        counts.pace.note(AT if at is None else at, seconds)
 
 
 class TestWhenItIsCounted:
@@ -62,13 +62,13 @@ class TestWhenItIsCounted:
         counts = PoolCounts()
         counts.count([tenant_row(1, 1)])
         take(counts, 0.02)
-        assert not counts.are_due(AT + PAUSE_PER_LOOK * 0.02 - 0.01)
-        assert counts.are_due(AT + PAUSE_PER_LOOK * 0.02 + 0.01)
+        assert not counts.are_due(AT + PAUSE_PER_SCAN * 0.02 - 0.01)
+        assert counts.are_due(AT + PAUSE_PER_SCAN * 0.02 + 0.01)
 
     def test_a_large_pool_is_counted_a_twentieth_of_the_time(self) -> None:
         counts = counted(seconds=0.02)
-        assert not counts.are_due(AT) and not counts.are_due(AT + PAUSE_PER_LOOK * 0.02 - 0.01)
-        assert counts.are_due(AT + PAUSE_PER_LOOK * 0.02 + 0.01)
+        assert not counts.are_due(AT) and not counts.are_due(AT + PAUSE_PER_SCAN * 0.02 - 0.01)
+        assert counts.are_due(AT + PAUSE_PER_SCAN * 0.02 + 0.01)
 
 
 class TestWhatBegan:

@@ -1,12 +1,15 @@
 """Attacks passes that do not read from the beginning: nothing stays unseen, and nothing is taken out of order."""
 
+from uuid import UUID
+
 import pytest
+from psycopg.errors import QueryCanceled
 
 from jobs.models import Job, Pool
 from runs.models import LiveRun
 from runs.scheduler.dispatch.load import PoolMemory
 from runs.scheduler.dispatch.ready_queues import BEGINNING, ReadyQueues
-from runs.scheduler.full_looks import MAX_PAUSE_SECONDS, RECENT_LOOKS
+from runs.scheduler.scan_pace import RECENT_SCANS
 from runs.states import LiveState
 from tests.runs.scheduler.dispatch.test_dispatch import Session, dispatch, make_ready, states
 from tests.support.factories import make_job, make_pool, make_run, make_worker
@@ -19,12 +22,12 @@ def job(db: None) -> Job:
 
 def slow(ready: ReadyQueues) -> ReadyQueues:
     """Let full looks have taken so long that none is due for a while."""
-    ready.looks.recent.extend([60.0] * RECENT_LOOKS)
+    ready.pace.recent.extend([60.0] * RECENT_SCANS)
     return ready
 
 
 def look_fully(ready: ReadyQueues, session: Session, pool: int) -> set[int]:
-    ready.looks.looked_at -= MAX_PAUSE_SECONDS
+    ready.pace.scanned_at -= 60.0
     return ready.look(session, pool)
 
 
@@ -42,7 +45,7 @@ def test_a_look_finds_the_first_of_each_queue(session: Session, job: Job) -> Non
     assert ready.first == {job.tenant_id: place(first), other.tenant_id: place(other)}
 
 
-def test_between_full_looks_a_queue_is_read_from_its_first_run_on(session: Session, job: Job) -> None:
+def test_between_full_pace_a_queue_is_read_from_its_first_run_on(session: Session, job: Job) -> None:
     ready = ReadyQueues()
     first = make_run(job, rank=100)
     ready.look(session, job.pool_id)
@@ -76,13 +79,34 @@ def test_of_very_many_queues_those_with_ready_runs_are_remembered(
     assert not ready.first
 
 
-def test_the_place_before_the_first_leaves_out_no_run_of_its_rank(session: Session, job: Job) -> None:
+def test_the_place_before_the_first_run_leaves_out_nothing_from_it_on() -> None:
+    ready, run = ReadyQueues(), "ffffffff-0000-8000-8000-000000000000"
+    assert ready.before_first(1) == BEGINNING
+    ready.first[1] = (7, run)
+    assert ready.before_first(1) == (7, str(UUID(int=UUID(run).int - 1)))
+    assert (7, BEGINNING[1]) < ready.before_first(1) < (7, run)
+
+
+def test_known_queues_are_not_looked_at_alone_where_that_takes_longer(session: Session, job: Job) -> None:
     ready = ReadyQueues()
-    rank, run = ready.before_first(job.tenant_id)
-    assert (rank, run) == BEGINNING
-    ready.first[job.tenant_id] = (7, "ffffffff-0000-8000-8000-000000000000")
-    assert ready.before_first(job.tenant_id) < (7, str(BEGINNING[1]))
-    assert ready.before_first(job.tenant_id) > (6, "ffffffff-0000-8000-8000-000000000000")
+    ready.look(session, job.pool_id)
+    slow(ready).known_seconds = 61.0
+    make_run(job)
+    assert ready.look(session, job.pool_id) == {job.tenant_id}
+
+
+def test_a_scan_that_is_cut_off_is_noted(session: Session, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or each pass would be cut off, and none would begin elsewhere."""
+    ready = ReadyQueues()
+
+    def cut_off(*_: object) -> None:
+        raise QueryCanceled
+
+    monkeypatch.setattr("runs.scheduler.dispatch.ready_queues.rows", cut_off)
+    for _ in range(RECENT_SCANS):
+        with pytest.raises(QueryCanceled):
+            ready.look(session, job.pool_id)
+    assert len(ready.pace.recent) == RECENT_SCANS
 
 
 def test_what_is_recalled_is_handed_over_again_in_its_order(session: Session, job: Job) -> None:
@@ -106,7 +130,7 @@ def test_what_is_recalled_is_handed_over_again_in_its_order(session: Session, jo
     assert queued[0].state == LiveState.QUEUED
 
 
-def test_a_pool_whose_looks_take_long_is_served_all_the_same(session: Session, job: Job) -> None:
+def test_a_pool_whose_pace_take_long_is_served_all_the_same(session: Session, job: Job) -> None:
     make_worker(job.pool, slots=50)
     memory, pool = PoolMemory(), Pool.objects.get(pk=job.pool_id)
     make_ready(job, 3)
