@@ -23,6 +23,14 @@ QUEUED_SECONDS = 2.0
 # A pass has a fixed cost. After a small one, runs gather for this long before the next.
 GATHER_SECONDS = 0.02
 SMALL_PASS = 500
+# While scans are slow (decision 20), it is so many times what one takes, up to a part of the second in which runs start.
+SCANS_PER_GATHERING = 10
+MAX_GATHER_SECONDS = 0.25
+
+
+def gather_seconds(scan_seconds: float) -> float:
+    """Return how long runs gather for the next pass: longer while each pass reads what a held transaction keeps."""
+    return max(GATHER_SECONDS, min(MAX_GATHER_SECONDS, SCANS_PER_GATHERING * scan_seconds))
 
 
 class DispatchLoop(SliceHolder):
@@ -88,7 +96,7 @@ class DispatchLoop(SliceHolder):
         keep_queued_since(self.session.connection, pool, memory)
         self.finish_pass(PassKind.DISPATCH, done, began)
         if done.queued < SMALL_PASS:
-            self._not_before = time.monotonic() + GATHER_SECONDS
+            self._not_before = time.monotonic() + gather_seconds(memory.ready.pace.seconds)
         if done.queued or done.blocked:
             return 0.0
         # A pool with so many queues that a pass takes long gets fewer passes, not all the time there is.

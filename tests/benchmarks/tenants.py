@@ -29,7 +29,7 @@ KEYS = (
 # Below the rate that is sustained, lateness is compared at this one.
 COMPARED_PER_SECOND = 1000
 # Parts of the rate found that are tried beside a transaction held open, until one is sustained.
-HELD_PARTS = (0.95, 0.85, 0.75, 0.65, 0.5, 0.3, 0.1)
+HELD_PARTS = (0.85, 0.7, 0.55, 0.4, 0.25, 0.1)
 
 
 def measure(stage: Stage) -> dict[str, Any]:

@@ -33,8 +33,9 @@ MAX_DEPTH = 1024
 MAX_ROUNDS = 4
 # A wake-up is followed by its claim sooner than this.
 LATE_SECONDS = 0.2
-# A claim reads at most a second of dead entries more for it.
+# The instant is written when it is a second later, or after so many runs: a claim reads their dead entries.
 QUEUED_SINCE_STEP = timedelta(seconds=1)
+MARKED_SINCE = 500
 # The columns of a queue that a pass writes.
 WRITTEN = ("tenant_id", "reason", "tokens", "tokens_at", "day", "day_count", "queued")
 
@@ -101,15 +102,19 @@ def dispatch_pool(
 
 
 def keep_queued_since(connection: Connection, pool_id: int, memory: PoolMemory) -> None:
-    """Write the instant of the oldest queued run, when it is a second later than the one stored.
+    """Write the instant of the oldest queued run, when it is enough later than the one stored.
 
     Claims pass over index entries before it. Only this session marks runs of the pool as queued, so it holds until the
     next pass. It is written after a pass and its wake-ups: a lock held within it would make whoever edits the pool
     wait. If the clock was set back, so is the instant.
     """
-    since = memory.oldest_queued_at
-    if since is not None:
-        change(connection, "keep_queued_since", {"pool": pool_id, "since": since, "step": QUEUED_SINCE_STEP})
+    if memory.oldest_queued_at is None:
+        return
+    step = QUEUED_SINCE_STEP if memory.marked < MARKED_SINCE else timedelta(microseconds=1)
+    if change(
+        connection, "keep_queued_since", {"pool": pool_id, "since": memory.oldest_queued_at, "step": step}
+    ):
+        memory.marked = 0
 
 
 @dataclass(eq=False, repr=False)
@@ -189,6 +194,7 @@ class DispatchPass(PoolLoad):
         self.done.blocked += transitions.mark_blocked(self.connection, chosen.blocked)
         self.done.reasons.update(chosen.blocked.values())
         self.done.queued += len(chosen.going)
+        self.memory.marked += len(chosen.going)
         self._fill_places(chosen.going)
         return chosen.handed
 

@@ -45,9 +45,11 @@ class PoolMemory:
     late_at: dict[int | None, float] = field(default_factory=dict)
     counts: PoolCounts = field(default_factory=PoolCounts)
     ready: ReadyQueues = field(default_factory=ReadyQueues)
-    # When what is queued was last counted from the beginning, and what `queued_since` of the pool should be.
+    # When what is queued was last counted from the beginning; what `queued_since` of the pool should be, and how many
+    # runs were marked since it was written.
     all_queued_at: float = -math.inf
     oldest_queued_at: datetime | None = None
+    marked: int = 0
     workers: PoolWorkers = field(default_factory=PoolWorkers)
     batch: BatchSize = field(default_factory=lambda: BatchSize("dispatch", MAX_IN_A_PASS))
 

@@ -86,7 +86,7 @@ CROSS JOIN LATERAL (
 ) live
 LIMIT 1
 
--- fragment: claiming_worker
+-- fragment: claiming_worker(queues, place)
 -- The pool, read once: its row may have many versions. The worker that claims, if it lives, and how many runs a slot of it may take. A worker of an earlier version does not
 -- say how long runs take: it gets twice a slot's share of what is queued, or its other slots would be idle.
 pool AS MATERIALIZED (
@@ -103,10 +103,8 @@ pool AS MATERIALIZED (
     FROM worker CROSS JOIN LATERAL (
         SELECT count(*) AS queued
         FROM (SELECT FROM beatkeeper_live_run live
-              WHERE {{still_queued(live, %(pool_id)s, worker.queued_since)}}
-                -- A range and not an OR, so that the index is used for one tenant and for all.
-                AND live.tenant_id BETWEEN coalesce(worker.tenant_id, 0) AND coalesce(worker.tenant_id, 2147483647)
-              ORDER BY live.tenant_id LIMIT %(most)s * worker.slots + 1) bounded
+              WHERE {{still_queued(live, %(pool_id)s, worker.queued_since)}} AND {{queues}}
+              ORDER BY {{place}} LIMIT %(most)s * worker.slots + 1) bounded
     ) counted
 )
 

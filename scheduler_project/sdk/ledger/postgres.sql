@@ -137,7 +137,7 @@ SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('en
 -- Claim runs of all queues of the pool, for a worker that lives and is no tenant's. By rank across queues one old backlog
 -- would take every batch, so the runs queued first decide how many each queue gives, and rank decides which. Those runs
 -- are locked, so two claims at once never count one twice.
-WITH {{claiming_worker}}, seen AS MATERIALIZED (
+WITH {{claiming_worker(true, live.queued_at)}}, seen AS MATERIALIZED (
     {{queued_first}} LIMIT (SELECT runs FROM share)
 ), wanted AS MATERIALIZED (
     SELECT count(*) AS runs FROM ({{first_of_a_slot(seen, queued_at)}}) first
@@ -163,7 +163,7 @@ WITH {{claiming_worker}}, seen AS MATERIALIZED (
 
 -- name: claim_of_queue
 -- The queue's lowest-ranked queued runs of targets we know become ours, if our incarnation lives.
-WITH {{claiming_worker}}, seen AS MATERIALIZED (
+WITH {{claiming_worker(live.tenant_id = %(tenant_id)s, live.rank)}}, seen AS MATERIALIZED (
     {{best_of_queue}} LIMIT (SELECT runs FROM share)
 ), wanted AS MATERIALIZED (
     SELECT count(*) AS runs FROM ({{first_of_a_slot(seen, rank)}}) first

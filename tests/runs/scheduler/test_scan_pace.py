@@ -2,6 +2,7 @@
 
 import pytest
 
+from runs.scheduler.dispatch_loop import gather_seconds
 from runs.scheduler.scan_pace import MAX_PAUSE_SECONDS, PAUSE_PER_SCAN, RECENT_SCANS, ScanPace
 
 AT = 1000.0
@@ -61,3 +62,7 @@ def test_what_is_added_belongs_to_the_last() -> None:
         found.note(AT, 0.01)
         found.add(0.01)
     assert found.seconds == pytest.approx(0.02)
+
+
+def test_runs_gather_for_longer_while_scans_are_slow_and_never_for_long() -> None:
+    assert [gather_seconds(scan) for scan in (0.0, 0.002, 0.01, 4.0)] == [0.02, 0.02, 0.1, 0.25]
