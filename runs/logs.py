@@ -1,18 +1,37 @@
 """Read the log of a run: from the store once an attempt ended, from its open file while it runs."""
 
 import json
-from collections.abc import Iterator
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from itertools import islice
+from typing import Any, NamedTuple
 
 from django.conf import settings
 
 from runs import history
 from runs.models import Attempt, LiveRun, Run
+from scheduler_project.sdk.logs import entry
 from scheduler_project.sdk.logs.store import LogMissing, PlatformLogStore, open_log_store
 from scheduler_project.sdk.outcomes import LogPointer
 
-__all__ = ["Line", "LogMissing", "NoSuchAttempt", "lines", "read_log", "store"]
+__all__ = [
+    "LEVELS",
+    "Line",
+    "LogMissing",
+    "NoSuchAttempt",
+    "Window",
+    "lines",
+    "read_log",
+    "store",
+    "without_style",
+]
+
+
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+STYLE = re.compile(entry.STYLE)
 
 
 class NoSuchAttempt(Exception):
@@ -24,6 +43,14 @@ class Line(NamedTuple):
     stream: str
     level: str
     text: str
+    # Of a line that an earlier version wrote: 0 and none.
+    number: int = 0
+    logger: str = ""
+    extra: dict[str, Any] | None = None
+
+    @property
+    def with_logger(self) -> str:
+        return f"{self.logger}: {self.text}" if self.logger else self.text
 
 
 class Claimed(NamedTuple):
@@ -43,22 +70,53 @@ def read_log(run: Run, number: int | None = None) -> bytes:
     return found or b""
 
 
-def lines(log: bytes) -> Iterator[Line]:
-    for raw in log.splitlines():
+def lines(log: bytes, place: int = 1) -> Iterator[Line]:
+    """Read the lines of a log, or of a part of it that begins at this place."""
+    for at, raw in enumerate(log.splitlines(), place):
         # A writer killed in the middle of a line leaves half of one, and a worker of somebody's may bring anything.
-        yield _read_line(raw) or Line("", "", "", raw.decode("utf-8", "replace"))
+        line = _read_line(raw) or Line("", "", "", raw.decode("utf-8", "replace"))
+        yield line if line.number else line._replace(number=at)
+
+
+@dataclass(frozen=True)
+class Window:
+    """Which lines of a log somebody wants to read."""
+
+    # By number.
+    first: int = 1
+    most: int | None = None
+    # The last so many instead.
+    tail: int | None = None
+    # Of log records of this level or a higher one; empty: all lines.
+    level: str = ""
+
+    def of(self, found: Iterable[Line]) -> Iterator[Line]:
+        wanted = LEVELS[LEVELS.index(self.level) :] if self.level else None
+        chosen = (line for line in found if wanted is None or line.level in wanted)
+        if self.tail is not None:
+            return iter(deque(chosen, maxlen=self.tail))
+        return islice((line for line in chosen if line.number >= self.first), self.most)
+
+
+def without_style(text: str) -> str:
+    """Leave out colours, which mean something to a terminal alone."""
+    return STYLE.sub("", text)
 
 
 def _read_line(raw: bytes) -> Line | None:
     try:
         line = json.loads(raw)
-        given = Line(line["t"], line["s"], line["l"], line["m"])
-    except (ValueError, KeyError, TypeError, RecursionError):
+        given = [line["t"], line["s"], line["l"], line["m"], line.get("g", "")]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    if not all(isinstance(part, str) for part in given):
+    number, extra = line.get("n", 0), line.get("x")
+    if not all(isinstance(part, str) for part in given) or type(number) is not int or number < 0:
         return None
     # Half a surrogate pair is no character, and could not be sent.
-    return Line(*(part.encode("utf-8", "replace").decode() for part in given))
+    at, stream, level, text, logger = (part.encode("utf-8", "replace").decode() for part in given)
+    if isinstance(extra, dict):
+        extra = json.loads(json.dumps(extra, ensure_ascii=False).encode("utf-8", "replace"))
+    return Line(at, stream, level, text, number, logger, extra if isinstance(extra, dict) else None)
 
 
 def _read(run: Run, number: int | None) -> bytes | None:
@@ -68,7 +126,7 @@ def _read(run: Run, number: int | None) -> bytes | None:
             raise NoSuchAttempt
         return b""
     latest = claims[max(claims)]
-    return store().read(latest.pointer) if latest.pointer else store().read_open(run.pk, latest.claim_seq)
+    return store().read(latest.pointer) if latest.pointer else store().read_whole(run.pk, latest.claim_seq)
 
 
 def _claims(run: Run) -> Iterator[Claimed]:

@@ -9,6 +9,7 @@ from django.utils.safestring import SafeString
 from jobs.admin import html
 from jobs.admin.formatting import NOTHING, brief, moment
 from jobs.admin.html import BAD, BUSY, GOOD, QUIET, WARNING, link, page_of, sentence
+from runs.admin.log_styles import pieces
 from runs.history import attempts_with_open
 from runs.logs import Line, NoSuchAttempt, lines, read_log
 from runs.models import AttemptOutcome, Run
@@ -80,19 +81,21 @@ def log_tail(run: Run, number: int | None = None) -> dict[str, Any]:
         log = read_log(run, number)
     except (LogMissing, NoSuchAttempt) as missing:
         return {"missing": str(missing) or str(type(missing).__doc__)}
-    end = lines(b"\n".join(log.splitlines()[-LINES_SHOWN:]))
-    shown = [line_for_page(line) for line in end]
-    return {"lines": shown, "left_out": max(0, len(log.splitlines()) - len(shown))}
+    raw = log.splitlines()
+    left_out = max(0, len(raw) - LINES_SHOWN)
+    shown = [line_for_page(line) for line in lines(b"\n".join(raw[left_out:]), left_out + 1)]
+    return {"lines": shown, "left_out": left_out}
 
 
-def line_for_page(line: Line) -> dict[str, str]:
-    left_out = len(line.text) - CHARACTERS_SHOWN
+def line_for_page(line: Line) -> dict[str, Any]:
+    left_out = len(line.with_logger) - CHARACTERS_SHOWN
     more = f"… ({left_out:,} characters more)" if left_out > 0 else ""
     return {
         "at": line.at,
         "clock": line.at[11:23],
         "source": line.level or line.stream,
-        "text": line.text[:CHARACTERS_SHOWN] + more,
+        "number": line.number,
+        "pieces": pieces(line.with_logger[:CHARACTERS_SHOWN] + more),
         "tone": tone(line.stream, line.level),
     }
 

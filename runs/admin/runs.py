@@ -18,7 +18,7 @@ from runs.admin import run_detail
 from runs.admin.dead_letter_groups import group_page
 from runs.admin.list_filters import RunStateFilter, WindowFilter, chips
 from runs.admin.live_runs import RunListAdmin
-from runs.logs import NoSuchAttempt, lines, read_log
+from runs.logs import NoSuchAttempt, lines, read_log, without_style
 from runs.models import Run
 from runs.services import runs as services
 from runs.services.dead_letters import dead_letter_of
@@ -95,7 +95,9 @@ class RunAdmin(RunListAdmin):
             log = lines(read_log(run, requested_attempt(request)))
         except (LogMissing, NoSuchAttempt) as missing:
             raise Http404 from missing
-        text = "".join(f"{line.at} {line.level or line.stream:<8} {line.text}\n" for line in log)
+        text = "".join(
+            f"{line.at} {line.level or line.stream:<8} {without_style(line.with_logger)}\n" for line in log
+        )
         return HttpResponse(text, content_type="text/plain; charset=utf-8")
 
     def complete_page(self, request: HttpRequest, rows: list[Any]) -> None:

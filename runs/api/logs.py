@@ -1,9 +1,10 @@
 """Serve the attempts of a run and their logs."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
-from django.http import HttpResponse
+from django.http import HttpResponse, QueryDict
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
@@ -23,6 +24,11 @@ from runs.api.runs import find_run
 from runs.api.serializers import ERROR, EndErrorField
 from runs.models import Attempt, AttemptOutcome, Run
 from runs.states import LiveState
+
+FORMATS = ("text", "jsonl")
+STYLES = ("keep", "strip")
+PARAMETERS = ("attempt", "format", "first", "lines", "tail", "level", "ansi", "download")
+MAX_NUMBER = 999_999_999
 
 
 class AttemptSerializer(serializers.Serializer[Attempt]):
@@ -49,9 +55,12 @@ class AttemptListSerializer(serializers.Serializer[Any]):
 
 class LogLineSerializer(serializers.Serializer[Any]):
     at = InstantField()
-    stream = serializers.CharField()
-    level = serializers.CharField()
+    stream = serializers.CharField(help_text="stdout, stderr, log, http, or beatkeeper about the log itself.")
+    level = serializers.CharField(help_text="Of a log record; else empty.")
     text = serializers.CharField()
+    number = serializers.IntegerField(help_text="Of the line in its attempt, from 1.")
+    logger = serializers.CharField(help_text="Of a log record; else empty.")
+    extra = serializers.DictField(allow_null=True, help_text="What the log record was given as `extra`.")
 
 
 class Attempts(ResourceView):
@@ -74,7 +83,24 @@ class RunLog(ResourceView):
                 "The number of the attempt; the latest unless given.",
                 number(minimum=0, maximum=999_999_999),
             ),
-            OpenApiParameter("format", str, enum=["text", "jsonl"], default="text"),
+            OpenApiParameter("format", str, enum=list(FORMATS), default="text"),
+            query(
+                "first",
+                "The number of the first line; not with `tail`.",
+                number(minimum=1, maximum=MAX_NUMBER),
+            ),
+            query("lines", "At most so many lines; not with `tail`.", number(minimum=1, maximum=MAX_NUMBER)),
+            query("tail", "The last so many lines.", number(minimum=1, maximum=MAX_NUMBER)),
+            OpenApiParameter(
+                "level",
+                str,
+                enum=list(run_logs.LEVELS),
+                description="Log records of this level or a higher one.",
+            ),
+            OpenApiParameter(
+                "ansi", str, enum=list(STYLES), default="keep", description="`strip` leaves out colours."
+            ),
+            OpenApiParameter("download", str, enum=["1"], description="As a file."),
         ],
         responses={
             (200, "text/plain"): OpenApiTypes.STR,
@@ -83,17 +109,53 @@ class RunLog(ResourceView):
         },
     )
     def get(self, request: Request, run_id: str) -> HttpResponse:
-        refuse_unknown_query(request, ("attempt", "format"))
+        refuse_unknown_query(request, PARAMETERS)
         run = find_run(request, run_id)
-        form = request.query_params.get("format", "text")
-        if form not in ("text", "jsonl"):
-            raise invalid("format", f"{abbreviate(form)} is not a format", "text or jsonl")
-        lines = run_logs.lines(_read_log(run, request.query_params.get("attempt")))
+        given = request.query_params
+        form = _choice(given, "format", FORMATS)
+        plain = _choice(given, "ansi", STYLES) == "strip"
+        download = _choice(given, "download", ("", "1"))
+        window = _window(given)
+        lines = window.of(run_logs.lines(_read_log(run, given.get("attempt"))))
+        if plain:
+            lines = (line._replace(text=run_logs.without_style(line.text)) for line in lines)
         if form == "jsonl":
             body = "".join(json.dumps(line._asdict(), ensure_ascii=False) + "\n" for line in lines)
-            return HttpResponse(body, content_type="application/x-ndjson")
-        body = "".join(line.text + "\n" for line in lines)
-        return HttpResponse(body, content_type="text/plain; charset=utf-8")
+            response = HttpResponse(body, content_type="application/x-ndjson")
+        else:
+            body = "".join(line.with_logger + "\n" for line in lines)
+            response = HttpResponse(body, content_type="text/plain; charset=utf-8")
+        if download:
+            suffix = "jsonl" if form == "jsonl" else "log"
+            response["Content-Disposition"] = f'attachment; filename="{run.pk}.{suffix}"'
+        return response
+
+
+def _window(given: QueryDict) -> run_logs.Window:
+    if "tail" in given and ("first" in given or "lines" in given):
+        raise invalid("tail", "names other lines than first and lines", "tail alone, or first and lines")
+    return run_logs.Window(
+        first=_count(given, "first") or 1,
+        most=_count(given, "lines"),
+        tail=_count(given, "tail"),
+        level=_choice(given, "level", ("", *run_logs.LEVELS)),
+    )
+
+
+def _count(given: QueryDict, name: str) -> int | None:
+    if (value := given.get(name)) is None:
+        return None
+    if not (value.isascii() and value.isdigit() and 1 <= int(value[:10]) <= MAX_NUMBER):
+        raise invalid(name, f"{abbreviate(value)} is not a number of lines", f"1 to {MAX_NUMBER}")
+    return int(value)
+
+
+def _choice(given: QueryDict, name: str, allowed: Sequence[str]) -> str:
+    value = given.get(name, allowed[0])
+    if value not in allowed:
+        hint = " or ".join(choice for choice in allowed if choice)
+        raise invalid(name, f"{abbreviate(value)} is none of its values", hint)
+    return value
 
 
 def _read_log(run: Run, attempt: str | None) -> bytes:

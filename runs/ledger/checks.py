@@ -12,10 +12,10 @@ from runs.models import ErrorClass
 from runs.states import FinalState, LiveState
 from scheduler_project.sdk.ledger.interface import GIVEN_BACK, READY
 from scheduler_project.sdk.ledger.wire import RunEnding
-from scheduler_project.sdk.logs.capture import MAX_BYTES
+from scheduler_project.sdk.logs.open_files import MAX_BYTES
 from scheduler_project.sdk.outcomes import FAILED, SUCCEEDED
 
-# The last line, which says that the log ends there, comes on top.
+# Lines that say what is missing come on top.
 MAX_LOG = MAX_BYTES + 64 * 1024
 MAX_CLAIM_SEQ = 2**31 - 1
 MAX_DELAY = 31 * 86_400.0

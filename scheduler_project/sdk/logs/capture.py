@@ -9,20 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import logging
 import sys
 import threading
-from collections.abc import Iterable, Iterator
-from typing import IO, TextIO
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TextIO
 from uuid import UUID
 
-from ..outcomes import now_utc
 from ..secret_values.masking import Masker, in_use
+from .entry import MAX_LINE, PLAIN_RECORD, entry, extra_of
+from .open_files import OpenFiles
 from .store import LogStore
-
-MAX_BYTES = 10 * 1024 * 1024
-MAX_LINE = 64 * 1024
 
 # Celery's messages about its own work would be in every log, and redirected prints twice.
 QUIET_LOGGERS = ("celery.redirected", "celery.app.trace", "celery.worker.strategy")
@@ -32,43 +29,33 @@ class AttemptLog:
     """The log of one attempt. The file is created with the first line: no output, no file."""
 
     def __init__(self, store: LogStore, run: UUID, claim_seq: int, *, mask: Iterable[str] = ()) -> None:
-        self._store, self._run, self._claim_seq = store, run, claim_seq
         self.masked = Masker(mask)
-        self._left = MAX_BYTES
-        self._file: IO[bytes] | None = None
+        self._file = OpenFiles(store, run, claim_seq)
         # Reentrant: a signal handler may log while a line is written.
         self._lock = threading.RLock()
         self._closed = False
 
-    def write(self, stream: str, text: str, level: str = "") -> None:
-        line = _line(stream, level, self.masked.without_beginning(self.masked(text)))
+    def write(
+        self,
+        stream: str,
+        text: str,
+        level: str = "",
+        logger: str = "",
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
+        text = self.masked.without_beginning(self.masked.shortened(text, MAX_LINE))
         with self._lock:
-            if self._closed or self._left <= 0:
-                return
-            self._left -= len(line) + 1
-            if self._left <= 0:
-                end = f"The log ends here: it reached {MAX_BYTES} bytes."
-                line = _line("beatkeeper", "WARNING", end)
-            # A full disk must cost the log, not the run.
-            with contextlib.suppress(OSError):
-                if self._file is None:
-                    self._file = self._store.open(self._run, self._claim_seq)
-                self._file.write(line.encode() + b"\n")
+            if not self._closed:
+                self._file.write(lambda number: entry(number, stream, text, level, logger, extra))
 
     @property
     def empty(self) -> bool:
-        return self._file is None
+        return self._file.empty
 
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            if self._file is not None:
-                self._file.close()
-
-
-def _line(stream: str, level: str, text: str) -> str:
-    moment = now_utc().isoformat(timespec="milliseconds")
-    return json.dumps({"t": moment, "s": stream, "l": level, "m": text})
+            self._file.close()
 
 
 class LineWriter(io.TextIOBase):
@@ -129,14 +116,14 @@ class LogRecords(logging.Handler):
         super().__init__()
         self._log = log
         self._busy = threading.local()
-        self.setFormatter(logging.Formatter("%(name)s: %(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
         if _is_quiet(record) or getattr(self._busy, "now", False):
             return
         self._busy.now = True
         try:
-            self._log.write("log", self.format(record), record.levelname)
+            extra = extra_of(record, self._log.masked)
+            self._log.write("log", self.format(record), record.levelname, record.name, extra)
         except Exception:
             self.handleError(record)
         finally:
@@ -167,7 +154,6 @@ class RecordMask(logging.Filter):
 
 
 FORMATTER = logging.Formatter()
-PLAIN_RECORD = frozenset(vars(logging.makeLogRecord({}))) - {"stack_info"}
 
 
 def _is_quiet(record: logging.LogRecord) -> bool:

@@ -18,7 +18,7 @@ from urllib.parse import quote
 from uuid import UUID
 
 from ..outcomes import LogPointer
-from .store import LogMissing
+from .store import LogMissing, joined
 
 OBJECT_NAME = re.compile(r"logs/[\w%.~-]+/\d{4}/\d\d/\d\d/\d\d/[0-9a-f-]{36}\.jsonl\.gz")
 
@@ -41,16 +41,24 @@ class FolderLogStore:
             probe.write(b"can be written")
             probe.flush()
 
-    def open(self, run: UUID, claim_seq: int) -> IO[bytes]:
+    def open(self, run: UUID, claim_seq: int, part: str = "") -> IO[bytes]:
         self._make_folder(self._open_folder)
-        return open(self._open_path(run, claim_seq), "ab", buffering=0, opener=_for_owner_and_group)
+        path = self._part_path(run, claim_seq, part) if part else self._open_path(run, claim_seq)
+        return open(path, "ab", buffering=0, opener=_for_owner_and_group)
+
+    def drop_part(self, run: UUID, claim_seq: int, part: str) -> None:
+        self._part_path(run, claim_seq, part).unlink(missing_ok=True)
 
     def seal(self, run: UUID, claim_seq: int, tenant: str, incarnation: UUID) -> LogPointer | None:
-        lines = self.read_open(run, claim_seq)
+        lines = self.read_whole(run, claim_seq)
         return self._add_member(tenant, incarnation, gzip.compress(lines, 6)) if lines else None
 
     def discard(self, run: UUID, claim_seq: int) -> None:
-        for path in (self._open_path(run, claim_seq), self._note_path(run, claim_seq)):
+        for path in (
+            self._open_path(run, claim_seq),
+            self._note_path(run, claim_seq),
+            *self._parts(run, claim_seq),
+        ):
             path.unlink(missing_ok=True)
 
     def append(self, run: UUID, claim_seq: int, offset: int, lines: bytes) -> int:
@@ -110,6 +118,23 @@ class FolderLogStore:
                 return file.read()
         except FileNotFoundError:
             return None
+
+    def read_whole(self, run: UUID, claim_seq: int) -> bytes | None:
+        parts = []
+        for path in self._parts(run, claim_seq):
+            # The writer drops the oldest.
+            with contextlib.suppress(FileNotFoundError):
+                parts.append((path.suffix[1:], path.read_bytes()))
+        file = self.read_open(run, claim_seq)
+        return None if file is None else joined(file, parts)
+
+    def _parts(self, run: UUID, claim_seq: int) -> list[Path]:
+        path = self._open_path(run, claim_seq)
+        return sorted(path.parent.glob(f"{path.name}.*"))
+
+    def _part_path(self, run: UUID, claim_seq: int, part: str) -> Path:
+        path = self._open_path(run, claim_seq)
+        return path.with_name(f"{path.name}.{part}")
 
     def _make_folder(self, folder: Path) -> None:
         """Create the folder with those above it, closed to others such as the user that commands run as."""

@@ -24,5 +24,5 @@ class RemoteLogStore(FolderLogStore):
 
     def member(self, run: UUID, claim_seq: int) -> bytes:
         """Return the lines as the platform stores them; empty: there are none any more."""
-        lines = self.read_open(run, claim_seq)
+        lines = self.read_whole(run, claim_seq)
         return gzip.compress(lines, 6) if lines else b""

@@ -8,8 +8,10 @@ A member can be read alone, and so can the object as a whole.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Any, Protocol
 from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
@@ -23,8 +25,11 @@ class LogMissing(Exception):
 
 
 class LogStore(Protocol):
-    def open(self, run: UUID, claim_seq: int) -> IO[bytes]:
-        """Open the file of a running attempt for appending."""
+    def open(self, run: UUID, claim_seq: int, part: str = "") -> IO[bytes]:
+        """Open the file of a running attempt for appending, or a part that continues it (`part_name`)."""
+
+    def drop_part(self, run: UUID, claim_seq: int, part: str) -> None:
+        """Remove a part: the end of a long log is kept, and its beginning, but not the middle."""
 
     def seal(self, run: UUID, claim_seq: int, tenant: str, incarnation: UUID) -> LogPointer | None:
         """Copy a finished attempt's lines into their object; None: there are none.
@@ -38,7 +43,10 @@ class LogStore(Protocol):
     def read(self, pointer: LogPointer) -> bytes: ...
 
     def read_open(self, run: UUID, claim_seq: int, offset: int = 0) -> bytes | None:
-        """Return the lines so far; None: nothing is open."""
+        """Return the lines of the file so far, without the parts; None: nothing is open."""
+
+    def read_whole(self, run: UUID, claim_seq: int) -> bytes | None:
+        """Return the lines of the file and of its parts, with a line that says what is missing between them."""
 
 
 class PlatformLogStore(LogStore, Protocol):
@@ -62,6 +70,35 @@ class PlatformLogStore(LogStore, Protocol):
 
     def kept(self, run: UUID, claim_seq: int) -> LogPointer | None:
         """Return what `keep` answered, until it is discarded."""
+
+
+def part_name(lines: int, size: int) -> str:
+    """Name a part by the lines and bytes that were written before it."""
+    return f"{lines:012}-{size:015}"
+
+
+def joined(file: bytes, parts: Sequence[tuple[str, bytes]]) -> bytes:
+    """Join the file of an attempt and its parts. A child that was killed may leave half a line at the end of each."""
+    pieces = [_ended(file)]
+    if parts:
+        lines, size = map(int, parts[0][0].split("-"))
+        if size > len(file):
+            pieces.append(_gap(file, lines, size - len(file)))
+    return b"".join([*pieces, *(_ended(lines) for _, lines in parts)])
+
+
+def _ended(lines: bytes) -> bytes:
+    return lines if not lines or lines.endswith(b"\n") else lines + b"\n"
+
+
+def _gap(file: bytes, lines: int, size: int) -> bytes:
+    """Return a line about those between the file and its parts. The lines are numbered, so they need not be counted."""
+    whole = file[: file.rfind(b"\n") + 1].splitlines()
+    last: dict[str, Any] = json.loads(whole[-1]) if whole else {"n": 0, "t": ""}
+    missing = f"{lines - last['n']} lines of {size} bytes"
+    text = f"{missing} are missing here: of a long log the beginning and the end are kept."
+    gap = {"n": lines, "t": last["t"], "s": "beatkeeper", "l": "WARNING", "m": text}
+    return json.dumps(gap).encode() + b"\n"
 
 
 def open_log_store(url: str) -> PlatformLogStore:

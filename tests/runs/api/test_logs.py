@@ -11,6 +11,7 @@ from pytest_django import Settings
 from runs.models import Attempt, LiveRun, Run
 from runs.states import FinalState, LiveState
 from scheduler_project.sdk.ids import attempt_id
+from scheduler_project.sdk.logs.capture import AttemptLog
 from scheduler_project.sdk.logs.folder import FolderLogStore
 from tests.support.api_client import Caller, refusal
 from tests.support.factories import make_finished_run, make_run, make_worker, post_job
@@ -129,15 +130,15 @@ def test_an_attempt_that_ends_between_the_looks_is_still_found(
     live = make_run(post_job(caller.tenant), LiveState.RUNNING)
     run = Run.objects.get(pk=live.pk)
     write(store, run.pk, 1, "the whole of it")
-    read_open = FolderLogStore.read_open
+    read_whole = FolderLogStore.read_whole
 
-    def end_first(self: FolderLogStore, run_id: Any, claim_seq: int, offset: int = 0) -> bytes | None:
-        monkeypatch.setattr(FolderLogStore, "read_open", read_open)
+    def end_first(self: FolderLogStore, run_id: Any, claim_seq: int) -> bytes | None:
+        monkeypatch.setattr(FolderLogStore, "read_whole", read_whole)
         finish_attempt(store, run, 1, 1)
         LiveRun.objects.filter(pk=run.pk).delete()
-        return read_open(self, run_id, claim_seq, offset)
+        return read_whole(self, run_id, claim_seq)
 
-    monkeypatch.setattr(FolderLogStore, "read_open", end_first)
+    monkeypatch.setattr(FolderLogStore, "read_whole", end_first)
     assert caller.get(f"runs/{run.pk}/log").content == b"the whole of it\n"
 
 
@@ -175,10 +176,98 @@ def test_a_log_that_left_the_store_is_missing(caller: Caller, store: FolderLogSt
 
 @pytest.mark.parametrize(
     ("query", "field"),
-    [({"format": "xml"}, "format"), ({"attempt": "last"}, "attempt"), ({"tail": "5"}, "tail")],
+    [({"format": "xml"}, "format"), ({"attempt": "last"}, "attempt"), ({"last": "5"}, "last")],
 )
 def test_a_bad_question_is_refused(
     caller: Caller, store: FolderLogStore, query: dict[str, str], field: str
 ) -> None:
     run = make_finished_run(post_job(caller.tenant))
     refusal(caller.get(f"runs/{run.pk}/log", **query), 400, field)
+
+
+def attempt_with(caller: Caller, store: FolderLogStore) -> str:
+    """Return the path of a log of six lines."""
+    live = make_run(post_job(caller.tenant), LiveState.RUNNING)
+    log = AttemptLog(store, live.pk, 1)
+    log.write("stdout", "\x1b[31mred\x1b[0m")
+    for level in ("DEBUG", "INFO", "WARNING", "ERROR"):
+        log.write("log", f"a {level}", level, "app", {"order": 5} if level == "ERROR" else None)
+    log.write("stdout", "last")
+    log.close()
+    return f"runs/{live.pk}/log"
+
+
+@pytest.mark.parametrize(
+    ("query", "numbers"),
+    [
+        ({}, [1, 2, 3, 4, 5, 6]),
+        ({"first": "3"}, [3, 4, 5, 6]),
+        ({"first": "2", "lines": "2"}, [2, 3]),
+        ({"first": "7"}, []),
+        ({"tail": "2"}, [5, 6]),
+        ({"level": "WARNING"}, [4, 5]),
+        ({"level": "INFO", "tail": "2"}, [4, 5]),
+        ({"level": "INFO", "first": "4", "lines": "1"}, [4]),
+    ],
+)
+def test_a_window_of_a_log_is_read(
+    caller: Caller, store: FolderLogStore, query: dict[str, str], numbers: list[int]
+) -> None:
+    found = caller.get(attempt_with(caller, store), format="jsonl", **query).content.splitlines()
+    assert [json.loads(line)["number"] for line in found] == numbers
+
+
+def test_a_line_brings_its_logger_and_what_it_was_given(caller: Caller, store: FolderLogStore) -> None:
+    path = attempt_with(caller, store)
+    line = json.loads(caller.get(path, format="jsonl", level="ERROR").content)
+    assert (line["text"], line["logger"], line["extra"]) == ("a ERROR", "app", {"order": 5})
+    assert caller.get(path, level="ERROR").content == b"app: a ERROR\n"
+
+
+def test_colours_are_left_out_on_request(caller: Caller, store: FolderLogStore) -> None:
+    path = attempt_with(caller, store)
+    assert caller.get(path, lines="1").content == b"\x1b[31mred\x1b[0m\n"
+    assert caller.get(path, lines="1", ansi="strip").content == b"red\n"
+
+
+def test_a_log_is_downloaded_as_a_file(caller: Caller, store: FolderLogStore) -> None:
+    path = attempt_with(caller, store)
+    run = path.split("/")[1]
+    assert caller.get(path, download="1")["Content-Disposition"] == f'attachment; filename="{run}.log"'
+    answer = caller.get(path, download="1", format="jsonl")
+    assert answer["Content-Disposition"] == f'attachment; filename="{run}.jsonl"'
+
+
+@pytest.mark.parametrize(
+    ("query", "field", "hint"),
+    [
+        ({"first": "0"}, "first", "1 to 999999999"),
+        ({"lines": "-1"}, "lines", "1 to 999999999"),
+        ({"tail": "many"}, "tail", "1 to 999999999"),
+        ({"tail": "9" * 30}, "tail", "1 to 999999999"),
+        ({"tail": "1", "first": "1"}, "tail", "tail alone"),
+        ({"level": "LOUD"}, "level", "DEBUG or INFO"),
+        ({"ansi": "no"}, "ansi", "keep or strip"),
+        ({"download": "yes"}, "download", "1"),
+        ({"form": "text"}, "form", ""),
+    ],
+)
+def test_a_window_that_cannot_be_is_refused(
+    caller: Caller, store: FolderLogStore, query: dict[str, str], field: str, hint: str
+) -> None:
+    answer = caller.get(attempt_with(caller, store), **query)
+    assert answer.status_code == 400, answer.content
+    assert field in answer.content.decode() and hint in answer.content.decode()
+
+
+def test_a_line_of_an_earlier_version_has_its_place_for_a_number(
+    caller: Caller, store: FolderLogStore
+) -> None:
+    live = make_run(post_job(caller.tenant), LiveState.RUNNING)
+    write(store, live.pk, 1, "one", "two")
+    found = caller.get(f"runs/{live.pk}/log", format="jsonl").content.splitlines()
+    lines = [json.loads(line) for line in found]
+    assert [(line["number"], line["logger"], line["extra"]) for line in lines] == [
+        (1, "", None),
+        (2, "", None),
+    ]
