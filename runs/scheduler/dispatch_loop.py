@@ -23,7 +23,7 @@ QUEUED_SECONDS = 2.0
 # A pass has a fixed cost. After a small one, runs gather for this long before the next.
 GATHER_SECONDS = 0.02
 SMALL_PASS = 500
-# While scans are slow (decision 20), it is so many times what one takes, up to a part of the second in which runs start.
+# While scans are slow (decision 20), it is so many times what one takes, and a part of a second at the most.
 SCANS_PER_GATHERING = 10
 MAX_GATHER_SECONDS = 0.25
 

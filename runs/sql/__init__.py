@@ -10,9 +10,9 @@ import psycopg
 from django.db import connection as django_connection
 from psycopg.rows import dict_row, tuple_row
 
-from scheduler_project.sdk.arrays import array as array
-from scheduler_project.sdk.arrays import quoted as quoted
 from scheduler_project.sdk.host.database import SQL as HOST
+from scheduler_project.sdk.ledger.arrays import array as array
+from scheduler_project.sdk.ledger.arrays import quoted as quoted
 from scheduler_project.sdk.ledger.postgres import FRAGMENTS
 from scheduler_project.sdk.ledger.postgres import SQL as LEDGER
 from scheduler_project.sdk.sql import statements

@@ -244,11 +244,7 @@ WHERE live.ctid = ANY (%(ctids)s::tid[]) AND live.state = 'ready';
 -- name: keep_queued_since
 -- No run that is queued in the pool was queued before this instant. Never waits for whoever edits the pool.
 UPDATE beatkeeper_pool pool SET queued_since = %(since)s
-FROM (
-    SELECT id FROM beatkeeper_pool
-    WHERE id = %(pool)s AND (%(since)s < queued_since OR %(since)s >= queued_since + %(step)s)
-    FOR NO KEY UPDATE SKIP LOCKED
-) free
+FROM (SELECT id FROM beatkeeper_pool WHERE id = %(pool)s FOR NO KEY UPDATE SKIP LOCKED) free
 WHERE pool.id = free.id;
 
 -- name: mark_blocked

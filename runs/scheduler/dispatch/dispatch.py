@@ -108,12 +108,10 @@ def keep_queued_since(connection: Connection, pool_id: int, memory: PoolMemory) 
     next pass. It is written after a pass and its wake-ups: a lock held within it would make whoever edits the pool
     wait. If the clock was set back, so is the instant.
     """
-    if memory.oldest_queued_at is None:
-        return
     step = QUEUED_SINCE_STEP if memory.marked < MARKED_SINCE else timedelta(microseconds=1)
-    if change(
-        connection, "keep_queued_since", {"pool": pool_id, "since": memory.oldest_queued_at, "step": step}
-    ):
+    if timedelta(0) <= memory.oldest_queued_at - memory.queued_since < step:
+        return
+    if change(connection, "keep_queued_since", {"pool": pool_id, "since": memory.oldest_queued_at}):
         memory.marked = 0
 
 

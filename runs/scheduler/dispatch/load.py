@@ -45,10 +45,11 @@ class PoolMemory:
     late_at: dict[int | None, float] = field(default_factory=dict)
     counts: PoolCounts = field(default_factory=PoolCounts)
     ready: ReadyQueues = field(default_factory=ReadyQueues)
-    # When what is queued was last counted from the beginning; what `queued_since` of the pool should be, and how many
-    # runs were marked since it was written.
+    # When what is queued was last counted from the beginning.
     all_queued_at: float = -math.inf
-    oldest_queued_at: datetime | None = None
+    # `queued_since` of the pool: what it is, what it should be, and how many runs were marked since it was written.
+    queued_since: datetime = EPOCH
+    oldest_queued_at: datetime = EPOCH
     marked: int = 0
     workers: PoolWorkers = field(default_factory=PoolWorkers)
     batch: BatchSize = field(default_factory=lambda: BatchSize("dispatch", MAX_IN_A_PASS))
@@ -154,7 +155,7 @@ class PoolLoad:
             counts.pace.note(self.now.timestamp(), monotonic() - began)
         else:
             counts.note_begun(queued)
-        self.memory.oldest_queued_at = self.oldest_queued_at
+        self.memory.queued_since, self.memory.oldest_queued_at = self.pool.queued_since, self.oldest_queued_at
         return queued
 
     @property

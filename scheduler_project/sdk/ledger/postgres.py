@@ -15,7 +15,6 @@ import psycopg
 from psycopg import errors
 from psycopg.types.json import Jsonb
 
-from ..arrays import with_lists_as_text
 from ..declarations.plan import compared_fields
 from ..errors import LedgerRefused, LedgerUnavailable
 from ..ids import attempt_id
@@ -24,6 +23,7 @@ from ..retries import breaker_failure
 from ..secret_values.encryption import box_of_environment
 from ..secret_values.references import SecretUnreadable, names_in
 from ..sql import statements
+from .arrays import with_lists_as_text
 from .clock_skew import RoundTrip
 from .interface import (
     ALL_TENANTS,

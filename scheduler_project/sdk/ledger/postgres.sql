@@ -163,7 +163,8 @@ WITH {{claiming_worker(true, live.queued_at)}}, seen AS MATERIALIZED (
 
 -- name: claim_of_queue
 -- The queue's lowest-ranked queued runs of targets we know become ours, if our incarnation lives.
-WITH {{claiming_worker(live.tenant_id = %(tenant_id)s, live.rank)}}, seen AS MATERIALIZED (
+WITH {{claiming_worker(live.tenant_id BETWEEN coalesce(worker.tenant_id, 0) AND coalesce(worker.tenant_id, 2147483647),
+                        live.tenant_id)}}, seen AS MATERIALIZED (
     {{best_of_queue}} LIMIT (SELECT runs FROM share)
 ), wanted AS MATERIALIZED (
     SELECT count(*) AS runs FROM ({{first_of_a_slot(seen, rank)}}) first
