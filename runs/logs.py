@@ -13,7 +13,8 @@ from django.conf import settings
 
 from runs import history
 from runs.models import Attempt, LiveRun, Run
-from scheduler_project.sdk.logs import entry
+from scheduler_project.sdk.logs.entry import STYLE as STYLE_CODE
+from scheduler_project.sdk.logs.entry import visible
 from scheduler_project.sdk.logs.store import LogMissing, PlatformLogStore, open_log_store
 from scheduler_project.sdk.outcomes import LogPointer
 
@@ -31,7 +32,7 @@ __all__ = [
 
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
-STYLE = re.compile(entry.STYLE)
+STYLE = re.compile(STYLE_CODE)
 
 
 class NoSuchAttempt(Exception):
@@ -70,29 +71,33 @@ def read_log(run: Run, number: int | None = None) -> bytes:
     return found or b""
 
 
-def lines(log: bytes, place: int = 1) -> Iterator[Line]:
-    """Read the lines of a log, or of a part of it that begins at this place."""
-    for at, raw in enumerate(log.splitlines(), place):
+def lines(log: bytes, first_number: int = 1) -> Iterator[Line]:
+    """Read the lines of a log, or of a part of it. One without a number comes after the one before it."""
+    number = first_number - 1
+    for raw in log.splitlines():
         # A writer killed in the middle of a line leaves half of one, and a worker of somebody's may bring anything.
-        line = _read_line(raw) or Line("", "", "", raw.decode("utf-8", "replace"))
-        yield line if line.number else line._replace(number=at)
+        line = _read_line(raw) or Line("", "", "", visible(raw.decode("utf-8", "replace")))
+        number = line.number or number + 1
+        yield line._replace(number=number)
 
 
 @dataclass(frozen=True)
 class Window:
-    """Which lines of a log somebody wants to read."""
+    """Say which lines of a log are wanted."""
 
-    # By number.
+    # From this number on, so many at most.
     first: int = 1
     most: int | None = None
     # The last so many instead.
     tail: int | None = None
-    # Of log records of this level or a higher one; empty: all lines.
+    # Log records of this level or a higher one, and what is said about the log; empty: all lines.
     level: str = ""
 
     def of(self, found: Iterable[Line]) -> Iterator[Line]:
         wanted = LEVELS[LEVELS.index(self.level) :] if self.level else None
-        chosen = (line for line in found if wanted is None or line.level in wanted)
+        chosen = (
+            line for line in found if wanted is None or line.level in wanted or line.stream == "beatkeeper"
+        )
         if self.tail is not None:
             return iter(deque(chosen, maxlen=self.tail))
         return islice((line for line in chosen if line.number >= self.first), self.most)
@@ -112,8 +117,8 @@ def _read_line(raw: bytes) -> Line | None:
     number, extra = line.get("n", 0), line.get("x")
     if not all(isinstance(part, str) for part in given) or type(number) is not int or number < 0:
         return None
-    # Half a surrogate pair is no character, and could not be sent.
-    at, stream, level, text, logger = (part.encode("utf-8", "replace").decode() for part in given)
+    # What an earlier version or another worker wrote may act on a terminal, or be no character.
+    at, stream, level, text, logger = map(visible, given)
     if isinstance(extra, dict):
         extra = json.loads(json.dumps(extra, ensure_ascii=False).encode("utf-8", "replace"))
     return Line(at, stream, level, text, number, logger, extra if isinstance(extra, dict) else None)

@@ -145,8 +145,8 @@ def _window(given: QueryDict) -> run_logs.Window:
 def _count(given: QueryDict, name: str) -> int | None:
     if (value := given.get(name)) is None:
         return None
-    if not (value.isascii() and value.isdigit() and 1 <= int(value[:10]) <= MAX_NUMBER):
-        raise invalid(name, f"{abbreviate(value)} is not a number of lines", f"1 to {MAX_NUMBER}")
+    if not (value.isascii() and value.isdigit() and len(value) < 10 and int(value) > 0):
+        raise invalid(name, f"{abbreviate(value)} is not such a number", f"1 to {MAX_NUMBER}")
     return int(value)
 
 

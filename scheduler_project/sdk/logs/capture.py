@@ -12,12 +12,13 @@ import io
 import logging
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TextIO
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import TextIO
 from uuid import UUID
 
 from ..secret_values.masking import Masker, in_use
-from .entry import MAX_LINE, PLAIN_RECORD, entry, extra_of
+from .entry import MAX_LINE, MAX_NAME, PLAIN_RECORD, Extra, entry, extra_of
 from .open_files import OpenFiles
 from .store import LogStore
 
@@ -35,18 +36,18 @@ class AttemptLog:
         self._lock = threading.RLock()
         self._closed = False
 
-    def write(
-        self,
-        stream: str,
-        text: str,
-        level: str = "",
-        logger: str = "",
-        extra: Mapping[str, Any] | None = None,
-    ) -> None:
-        text = self.masked.without_beginning(self.masked.shortened(text, MAX_LINE))
+    def write(self, stream: str, text: str, level: str = "", logger: str = "", extra: Extra = None) -> None:
+        """Write a line, or several if it is longer than a line may be."""
+        text = self.masked.without_beginning(self.masked(text))
         with self._lock:
-            if not self._closed:
-                self._file.write(lambda number: entry(number, stream, text, level, logger, extra))
+            for begin in range(0, max(1, len(text)), MAX_LINE):
+                if self._closed:
+                    return
+                part = text[begin : begin + MAX_LINE]
+                self._file.write(
+                    partial(entry, stream=stream, text=part, level=level, logger=logger, extra=extra)
+                )
+                extra = None
 
     @property
     def empty(self) -> bool:
@@ -122,8 +123,9 @@ class LogRecords(logging.Handler):
             return
         self._busy.now = True
         try:
-            extra = extra_of(record, self._log.masked)
-            self._log.write("log", self.format(record), record.levelname, record.name, extra)
+            masked = self._log.masked
+            name, extra = masked.shortened(record.name, MAX_NAME), extra_of(record, masked)
+            self._log.write("log", self.format(record), record.levelname, name, extra)
         except Exception:
             self.handleError(record)
         finally:

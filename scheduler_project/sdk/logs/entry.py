@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 import unicodedata
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 from ..outcomes import now_utc
@@ -15,6 +17,10 @@ from ..secret_values.masking import Masker
 # Characters of a text, and bytes of what `extra` brings.
 MAX_LINE = 64 * 1024
 MAX_EXTRA = 4 * 1024
+MAX_NAME = 200
+# Of what is nested in it.
+MAX_DEPTH, MAX_ITEMS = 3, 30
+Extra = Mapping[str, Any] | None
 # What every record has and no body has written into it; and what formatters add, Celery's among them. The rest was
 # given as `extra`.
 PLAIN_RECORD = frozenset(vars(logging.makeLogRecord({}))) - {"stack_info"}
@@ -28,7 +34,7 @@ UNSAFE = re.compile(
 
 
 def entry(
-    number: int, stream: str, text: str, level: str, logger: str, extra: Mapping[str, Any] | None
+    number: int, stream: str, text: str, level: str = "", logger: str = "", extra: Extra = None
 ) -> bytes:
     """Return a line: its number in the attempt, time, stream, level and text, and what a log record has besides."""
     line: dict[str, Any] = {
@@ -36,13 +42,14 @@ def entry(
         "t": now_utc().isoformat(timespec="milliseconds"),
         "s": stream,
         "l": level,
-        "m": visible(text),
+        # An escape is longer than what it stands for.
+        "m": visible(text)[:MAX_LINE],
     }
     if logger:
         line["g"] = visible(logger)
     if extra:
         line["x"] = extra
-    return json.dumps(line).encode() + b"\n"
+    return json.dumps(line, ensure_ascii=False).encode() + b"\n"
 
 
 def visible(text: str) -> str:
@@ -64,33 +71,40 @@ def _escaped(found: re.Match[str]) -> str:
 
 def extra_of(record: logging.LogRecord, masked: Masker) -> dict[str, Any] | None:
     """Return what was given as `extra`, as JSON can hold it, masked and bounded in size."""
-    given = {name: value for name, value in vars(record).items() if name not in NOT_EXTRA}
-    if not given:
-        return None
     extra: dict[str, Any] = {}
     left = MAX_EXTRA
-    for name, value in given.items():
-        written = _plain(masked.value(_plain(value)))
-        left -= len(name) + len(json.dumps(written))
+    for name, value in vars(record).items():
+        if name in NOT_EXTRA:
+            continue
+        key = visible(masked.shortened(name, MAX_NAME))
+        try:
+            written = _plain(value, masked)
+            size = len(key) + len(json.dumps(written))
+        except Exception:
+            # Whatever an object does when it is asked for its text: the record must not be lost.
+            written = f"a {type(value).__name__} that cannot be written"
+            size = len(key) + len(written)
+        left -= size
         if left < 0:
             return {**extra, "...": f"more than {MAX_EXTRA} bytes"}
-        extra[visible(masked(name))] = written
-    return extra
+        extra[key] = written
+    return extra or None
 
 
-def _plain(value: Any, depth: int = 0) -> Any:
-    """Return the value if JSON can hold it, else its repr."""
-    if value is None or isinstance(value, (bool, int)):
+def _plain(value: Any, masked: Masker, depth: int = 0) -> Any:
+    """Return the value if JSON can hold it, else its repr. It is masked as it is, then cut, then made visible."""
+    if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
+        return masked.value(value)
     if isinstance(value, str):
-        return visible(value[:MAX_EXTRA])
-    if isinstance(value, float) and value - value == 0:
-        return value
-    if depth < 4 and isinstance(value, dict):
-        return {visible(str(name)): _plain(item, depth + 1) for name, item in list(value.items())[:100]}
-    if depth < 4 and isinstance(value, (list, tuple)):
-        return [_plain(item, depth + 1) for item in value[:100]]
-    try:
-        return visible(repr(value)[:MAX_EXTRA])
-    except Exception:
-        return object.__repr__(value)
+        return visible(masked.shortened(value, MAX_EXTRA))
+    if depth < MAX_DEPTH and isinstance(value, dict):
+        items = islice(value.items(), MAX_ITEMS)
+        return {
+            visible(masked.shortened(str(name), MAX_NAME)): _plain(item, masked, depth + 1)
+            for name, item in items
+        }
+    if depth < MAX_DEPTH and isinstance(value, (list, tuple)):
+        return [_plain(item, masked, depth + 1) for item in value[:MAX_ITEMS]]
+    return visible(masked.shortened(repr(value), MAX_EXTRA))

@@ -8,6 +8,7 @@ import gzip
 import json
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -42,23 +43,21 @@ class FolderLogStore:
             probe.flush()
 
     def open(self, run: UUID, claim_seq: int, part: str = "") -> IO[bytes]:
-        self._make_folder(self._open_folder)
-        path = self._part_path(run, claim_seq, part) if part else self._open_path(run, claim_seq)
+        path = self._parts_folder(run, claim_seq) / part if part else self._open_path(run, claim_seq)
+        self._make_folder(path.parent)
         return open(path, "ab", buffering=0, opener=_for_owner_and_group)
 
     def drop_part(self, run: UUID, claim_seq: int, part: str) -> None:
-        self._part_path(run, claim_seq, part).unlink(missing_ok=True)
+        (self._parts_folder(run, claim_seq) / part).unlink(missing_ok=True)
 
     def seal(self, run: UUID, claim_seq: int, tenant: str, incarnation: UUID) -> LogPointer | None:
         lines = self.read_whole(run, claim_seq)
         return self._add_member(tenant, incarnation, gzip.compress(lines, 6)) if lines else None
 
     def discard(self, run: UUID, claim_seq: int) -> None:
-        for path in (
-            self._open_path(run, claim_seq),
-            self._note_path(run, claim_seq),
-            *self._parts(run, claim_seq),
-        ):
+        # The parts first: without the file nobody would look for them.
+        shutil.rmtree(self._parts_folder(run, claim_seq), ignore_errors=True)
+        for path in (self._open_path(run, claim_seq), self._note_path(run, claim_seq)):
             path.unlink(missing_ok=True)
 
     def append(self, run: UUID, claim_seq: int, offset: int, lines: bytes) -> int:
@@ -120,21 +119,23 @@ class FolderLogStore:
             return None
 
     def read_whole(self, run: UUID, claim_seq: int) -> bytes | None:
-        parts = []
-        for path in self._parts(run, claim_seq):
+        file = self.read_open(run, claim_seq)
+        return None if file is None else joined(file, self._read_parts(run, claim_seq))
+
+    def _read_parts(self, run: UUID, claim_seq: int) -> list[tuple[str, bytes]]:
+        folder, parts = self._parts_folder(run, claim_seq), []
+        try:
+            names = sorted(os.listdir(folder))
+        except FileNotFoundError:
+            return []
+        for name in names:
             # The writer drops the oldest.
             with contextlib.suppress(FileNotFoundError):
-                parts.append((path.suffix[1:], path.read_bytes()))
-        file = self.read_open(run, claim_seq)
-        return None if file is None else joined(file, parts)
+                parts.append((name, (folder / name).read_bytes()))
+        return parts
 
-    def _parts(self, run: UUID, claim_seq: int) -> list[Path]:
-        path = self._open_path(run, claim_seq)
-        return sorted(path.parent.glob(f"{path.name}.*"))
-
-    def _part_path(self, run: UUID, claim_seq: int, part: str) -> Path:
-        path = self._open_path(run, claim_seq)
-        return path.with_name(f"{path.name}.{part}")
+    def _parts_folder(self, run: UUID, claim_seq: int) -> Path:
+        return self._open_path(run, claim_seq).with_suffix(".parts")
 
     def _make_folder(self, folder: Path) -> None:
         """Create the folder with those above it, closed to others such as the user that commands run as."""

@@ -8,16 +8,19 @@ A member can be read alone, and so can the object as a whole.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Protocol
 from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
 from ..outcomes import LogPointer
 
 SCHEMES = ("file",)
+# Several lines of the greatest length.
+MAX_LOOKED_AT = 1024 * 1024
 
 
 class LogMissing(Exception):
@@ -93,12 +96,21 @@ def _ended(lines: bytes) -> bytes:
 
 def _gap(file: bytes, lines: int, size: int) -> bytes:
     """Return a line about those between the file and its parts. The lines are numbered, so they need not be counted."""
-    whole = file[: file.rfind(b"\n") + 1].splitlines()
-    last: dict[str, Any] = json.loads(whole[-1]) if whole else {"n": 0, "t": ""}
-    missing = f"{lines - last['n']} lines of {size} bytes"
+    last, at = _last_numbered(file)
+    missing = f"{lines - last} lines of {size} bytes" if last is not None else f"Lines of {size} bytes"
     text = f"{missing} are missing here: of a long log the beginning and the end are kept."
-    gap = {"n": lines, "t": last["t"], "s": "beatkeeper", "l": "WARNING", "m": text}
+    gap = {"n": lines, "t": at, "s": "beatkeeper", "l": "WARNING", "m": text}
     return json.dumps(gap).encode() + b"\n"
+
+
+def _last_numbered(file: bytes) -> tuple[int | None, str]:
+    """Return number and time of the last line that has both: a fork's have no number, and a kill leaves half a line."""
+    for raw in reversed(file[-MAX_LOOKED_AT:].splitlines()):
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            line = json.loads(raw)
+            if line["n"] > 0:
+                return int(line["n"]), str(line["t"])
+    return None, ""
 
 
 def open_log_store(url: str) -> PlatformLogStore:

@@ -111,7 +111,7 @@ def test_a_line_that_a_worker_made_up_is_shown_as_it_is(caller: Caller, store: F
     for form in ("text", "jsonl"):
         answer = caller.get(f"runs/{live.pk}/log", format=form)
         assert answer.status_code == 200 and answer.content.count(b"\n") == 5
-        assert b"half ?" in answer.content
+        assert "half \N{REPLACEMENT CHARACTER}".encode() in answer.content
 
 
 def test_the_log_of_a_running_attempt_is_read_while_it_runs(caller: Caller, store: FolderLogStore) -> None:
@@ -245,6 +245,8 @@ def test_a_log_is_downloaded_as_a_file(caller: Caller, store: FolderLogStore) ->
         ({"lines": "-1"}, "lines", "1 to 999999999"),
         ({"tail": "many"}, "tail", "1 to 999999999"),
         ({"tail": "9" * 30}, "tail", "1 to 999999999"),
+        ({"lines": "0000000001" + "9" * 20}, "lines", "1 to 999999999"),
+        ({"first": "9" * 5000}, "first", "1 to 999999999"),
         ({"tail": "1", "first": "1"}, "tail", "tail alone"),
         ({"level": "LOUD"}, "level", "DEBUG or INFO"),
         ({"ansi": "no"}, "ansi", "keep or strip"),
@@ -271,3 +273,22 @@ def test_a_line_of_an_earlier_version_has_its_place_for_a_number(
         (1, "", None),
         (2, "", None),
     ]
+
+
+def test_what_another_worker_wrote_does_not_act_on_a_terminal(caller: Caller, store: FolderLogStore) -> None:
+    """One of an earlier version, or one that somebody else built."""
+    live = make_run(post_job(caller.tenant), LiveState.RUNNING)
+    write(store, live.pk, 1, "\x1b[2Jcleared", "\u202eturned", "\x1b[\x1b[m2J")
+    with store.open(live.pk, 1) as file:
+        file.write(b"no JSON \x1b]8;;http://evil.example\x07\n")
+    for ansi in ("keep", "strip"):
+        text = caller.get(f"runs/{live.pk}/log", ansi=ansi).content.decode()
+        assert "\x1b[2J" not in text and "\x1b]" not in text and "\x07" not in text and "\u202e" not in text
+
+
+def test_a_level_leaves_in_what_is_said_about_the_log(caller: Caller, store: FolderLogStore) -> None:
+    live = make_run(post_job(caller.tenant), LiveState.RUNNING)
+    log = AttemptLog(store, live.pk, 1)
+    log.write("beatkeeper", "5 lines of 90 bytes are missing here", "WARNING")
+    log.write("log", "quiet", "INFO", "app")
+    assert b"are missing" in caller.get(f"runs/{live.pk}/log", level="ERROR").content

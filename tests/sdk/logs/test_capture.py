@@ -125,3 +125,10 @@ def test_a_log_that_cannot_be_written_costs_neither_the_output_nor_the_body(
         print("and on")  # noqa: T201
     assert capsys.readouterr().out == "not in the log\nand on\n"
     assert log.log.empty
+
+
+def test_the_name_of_a_logger_is_masked(tmp_path: Path) -> None:
+    log = Log(tmp_path, mask=["s3cr3t"])
+    with captured(log.log):
+        logging.getLogger("client.s3cr3t").error("hello")
+    assert log.lines()[0]["g"] == "client.***"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_project.sdk.logs.entry import MAX_EXTRA, entry, extra_of, visible
+from scheduler_project.sdk.logs.entry import MAX_EXTRA, MAX_LINE, entry, extra_of, visible
 from scheduler_project.sdk.secret_values.masking import Masker
 
 COLOURED = "\x1b[1;31mred\x1b[0m and \x1b[38:5:200mpink\x1b[m"
@@ -72,7 +72,7 @@ def test_extra_is_what_json_can_hold() -> None:
     assert extra["order"] == 5
     assert extra["nested"] == {"a": [1, [2, None]], "3": True}
     assert extra["nan"] == "nan" and extra["odd"] == "<odd \\x1b[2J>"
-    assert "Broken object" in extra["broken"]
+    assert extra["broken"] == "a Broken that cannot be written"
     json.dumps(extra, allow_nan=False)
 
 
@@ -91,3 +91,23 @@ def test_extra_is_masked_in_names_and_values() -> None:
 def test_extra_is_bounded_and_says_so() -> None:
     extra = extra_of(record(first=1, big="x" * 2 * MAX_EXTRA, last=2), Masker())
     assert extra == {"first": 1, "...": f"more than {MAX_EXTRA} bytes"}
+
+
+def test_a_secret_is_masked_before_extra_is_cut() -> None:
+    key = "\n".join(f"{number:02}" + "k" * 62 for number in range(80))
+    extra = extra_of(record(key=key), Masker([key]))
+    assert extra is not None and "kkk" not in json.dumps(extra)
+
+
+def test_a_secret_with_control_characters_is_masked() -> None:
+    assert extra_of(record(key="is p\x00q\rs3cr3t"), Masker(["p\x00q\rs3cr3t"])) == {"key": "is ***"}
+
+
+def test_a_number_too_large_for_a_text_costs_nothing_else() -> None:
+    extra = extra_of(record(first=1, n=10**5000), Masker())
+    assert extra == {"first": 1, "n": "a int that cannot be written"}
+
+
+def test_the_longest_line_is_bounded_in_bytes() -> None:
+    for character in ("\N{PILE OF POO}", "\u202e", "\x07", '"', "\\"):
+        assert len(entry(1, "stdout", character * MAX_LINE)) < 5 * MAX_LINE

@@ -1,7 +1,10 @@
 """Attacks logs that are too long, and disks that are full: what is missing is counted, and nothing else is lost."""
 
+import contextlib
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,9 +13,11 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from runs.ledger.checks import check_member
 from scheduler_project.sdk.logs.capture import AttemptLog, captured
 from scheduler_project.sdk.logs.entry import MAX_LINE
 from scheduler_project.sdk.logs.folder import FolderLogStore
+from scheduler_project.sdk.logs.open_files import MAX_BYTES
 from scheduler_project.sdk.logs.remote import RemoteLogStore
 from tests.support.processes import CHECKOUT
 
@@ -99,19 +104,81 @@ def test_a_remote_worker_sends_the_whole(tmp_path: Path) -> None:
 
 def test_of_a_child_that_was_killed_half_a_line_stays_one_line(store: FolderLogStore) -> None:
     run = write(store, 3_000, close=False)
-    for path in store.root.glob("open/*"):
+    files = [path for path in store.root.rglob("*") if path.is_file()]
+    for path in files:
         with path.open("ab") as file:
             file.write(b'{"n": 3')
     lines = (store.read_whole(run, 1) or b"").splitlines()
-    assert sum(line == b'{"n": 3' for line in lines) == len(list(store.root.glob("open/*")))
+    assert sum(line == b'{"n": 3' for line in lines) == len(files) > 2
+    assert sum(b"are missing here" in line for line in lines) == 1
 
 
-def test_a_log_record_is_cut_like_a_print(store: FolderLogStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_record_becomes_several_lines(store: FolderLogStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scheduler_project.sdk.logs.open_files.MAX_BYTES", 10 * MAX_LINE)
     run = uuid4()
     log = AttemptLog(store, run, 1)
-    log.write("log", "x" * 3 * MAX_LINE, "INFO", "app")
-    assert len(read(store, run)[0]["m"]) == MAX_LINE
+    log.write("log", "x" * (2 * MAX_LINE + 5), "INFO", "app", {"order": 5})
+    lines = read(store, run)
+    assert [len(line["m"]) for line in lines] == [MAX_LINE, MAX_LINE, 5]
+    assert [line.get("x") for line in lines] == [{"order": 5}, None, None]
+
+
+def test_a_log_of_the_longest_lines_is_taken_by_the_platform(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a worker's whole report would be refused for its log."""
+    monkeypatch.setattr("scheduler_project.sdk.logs.open_files.MAX_BYTES", MAX_BYTES)
+    store, run = RemoteLogStore(tmp_path), uuid4()
+    log = AttemptLog(store, run, 1)
+    for _ in range(2_000):
+        log.write("stdout", "y" * 5_000)
+    for _ in range(60):
+        log.write("stdout", "\N{PILE OF POO}" * MAX_LINE)
+    log.close()
+    check_member(store.member(run, 1), "log")
+
+
+def test_a_process_that_the_body_forks_doubles_no_number(store: FolderLogStore) -> None:
+    run = uuid4()
+    log = AttemptLog(store, run, 1)
+    log.write("stdout", "parent")
+    child = os.fork()
+    if not child:
+        for _ in range(500):
+            log.write("stdout", "child" * 10)
+        os._exit(0)
+    os.waitpid(child, 0)
+    log.write("stdout", "parent")
+    log.close()
+    numbers = [line["n"] for line in read(store, run)]
+    assert [number for number in numbers if number] == [1, 2]
+    assert numbers.count(0) == 500
+
+
+def test_a_body_that_is_interrupted_while_it_writes_doubles_no_number(store: FolderLogStore) -> None:
+    class Interrupted(Exception):
+        pass
+
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for delay in range(1, 40):
+            run = uuid4()
+            log = AttemptLog(store, run, 1)
+            signal.setitimer(signal.ITIMER_REAL, delay / 7_000)
+            with contextlib.suppress(Interrupted):
+                while True:
+                    log.write("stdout", "line")
+            log.write("stdout", "after")
+            log.close()
+            lines = read(store, run)
+            numbers = [line["n"] for line in lines if line["s"] == "stdout"]
+            assert len(set(numbers)) == len(numbers) and lines[-1]["m"] == "after"
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 # The kernel itself refuses to make a file larger than this, in the middle of a line, until the limit is raised.
