@@ -468,7 +468,7 @@ def test_a_long_answer_is_not_read_to_its_end(call: Caller, server: Server) -> N
 def test_a_success_in_an_unknown_charset_is_a_success(call: Caller, server: Server, charset: str) -> None:
     server.answer = {"Content-Type": f"text/plain; charset={charset}"}, "grüße".encode()
     assert call(f"http://{server.host}/echo", [server.host]) == {"status": 200}
-    assert "gr\\u00fc\\u00dfe" in call.log
+    assert "grüße" in call.log
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "gzip, gzip", "br", "nonsense"])
