@@ -36,11 +36,11 @@ def measure(stage: Stage) -> dict[str, Any]:
     tenants, search = whole("TENANTS", 100), _search()
     jobs = whole("STORED", max(_most_of_one_trial(search), tenants), _most_of_one_trial(search))
     many, compared = _sustained(stage, Ours(stage, tenants, jobs), search, COMPARED_PER_SECOND)
-    held = _beside_held_transaction(stage, tenants, many.per_second)
     more_tenants = whole("MORE_TENANTS", 1000)
     more, _ = _sustained(stage, Ours(stage, more_tenants, max(jobs, more_tenants)), search)
     plain, _ = _sustained(stage, PlainCelery(stage, tenants), search)
     one, _ = _sustained(stage, Ours(stage, 1, jobs), search)
+    held = _beside_held_transaction(stage, tenants, many.per_second)
     ratios = {
         "ratio_celery": round(many.per_second / plain.per_second, 3),
         "ratio_one_queue": round(many.per_second / one.per_second, 3),
