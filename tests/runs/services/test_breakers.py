@@ -127,7 +127,7 @@ class TestCounting:
             assert claim is not None
             tell(ledger, claim, failure(), verdict_on(failure(), claim.attempt, {"max_attempts": 9}))
             for state in (LiveState.READY, LiveState.QUEUED):
-                LiveRun.objects.filter(pk=run.pk).update(state=state)
+                LiveRun.objects.filter(pk=run.pk).update(state=state, queued_at=now())
         assert breaker(job).state == BreakerState.OPEN
 
     def test_a_report_sent_twice_counts_once(self, ledger: Ledger, job: Job) -> None:
