@@ -88,19 +88,18 @@ class Window:
     # From this number on, so many at most.
     first: int = 1
     most: int | None = None
-    # The last so many instead.
+    # Of these the last so many.
     tail: int | None = None
     # Log records of this level or a higher one, and what is said about the log; empty: all lines.
     level: str = ""
 
     def of(self, found: Iterable[Line]) -> Iterator[Line]:
         wanted = LEVELS[LEVELS.index(self.level) :] if self.level else None
-        chosen = (
+        chosen: Iterator[Line] = (
             line for line in found if wanted is None or line.level in wanted or line.stream == "beatkeeper"
         )
-        if self.tail is not None:
-            return iter(deque(chosen, maxlen=self.tail))
-        return islice((line for line in chosen if line.number >= self.first), self.most)
+        chosen = islice((line for line in chosen if line.number >= self.first), self.most)
+        return chosen if self.tail is None else iter(deque(chosen, maxlen=self.tail))
 
 
 def without_style(text: str) -> str:

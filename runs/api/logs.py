@@ -86,11 +86,11 @@ class RunLog(ResourceView):
             OpenApiParameter("format", str, enum=list(FORMATS), default="text"),
             query(
                 "first",
-                "The number of the first line; not with `tail`.",
+                "The number of the first line.",
                 number(minimum=1, maximum=MAX_NUMBER),
             ),
-            query("lines", "At most so many lines; not with `tail`.", number(minimum=1, maximum=MAX_NUMBER)),
-            query("tail", "The last so many lines.", number(minimum=1, maximum=MAX_NUMBER)),
+            query("lines", "At most so many lines.", number(minimum=1, maximum=MAX_NUMBER)),
+            query("tail", "Of these the last so many.", number(minimum=1, maximum=MAX_NUMBER)),
             OpenApiParameter(
                 "level",
                 str,
@@ -132,8 +132,6 @@ class RunLog(ResourceView):
 
 
 def _window(given: QueryDict) -> run_logs.Window:
-    if "tail" in given and ("first" in given or "lines" in given):
-        raise invalid("tail", "names other lines than first and lines", "tail alone, or first and lines")
     return run_logs.Window(
         first=_count(given, "first") or 1,
         most=_count(given, "lines"),

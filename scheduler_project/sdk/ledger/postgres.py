@@ -68,6 +68,10 @@ MAX_JOB_NAME = 120
 OUTCOMES = {"timeout": "timeout", "worker_lost": "lost", "cancelled": "cancelled"}
 
 
+class StatementLost(LedgerUnavailable):
+    """The connection does not keep what is prepared."""
+
+
 class PostgresLedger:
     """A ledger on one connection, opened when first used, and anew after a fork or a failure."""
 
@@ -143,6 +147,12 @@ class PostgresLedger:
         return _queues(connection.execute(SQL["queues_with_work"], values))
 
     def claim(self, request: ClaimRequest, again: bool = False) -> list[Claim]:
+        try:
+            return self._claim(request, again)
+        except StatementLost:
+            return self._claim(request, again=True)
+
+    def _claim(self, request: ClaimRequest, again: bool) -> list[Claim]:
         with self._connected() as connection, _requested_before():
             if again and (rows := connection.execute(SQL["claim_again"], claim_values(request)).fetchall()):
                 return self.with_secrets([_claim(row) for row in rows])
@@ -159,6 +169,13 @@ class PostgresLedger:
 
     def report(self, ended: Sequence[CompletedClaim], request: ClaimRequest | None = None) -> ReportResult:
         """Report claims of jobs with a gate one by one, all others by one statement."""
+        try:
+            return self._report(ended, request)
+        except StatementLost:
+            # The transaction was rolled back, and what was reported before it may be reported again.
+            return self._report(ended, request)
+
+    def _report(self, ended: Sequence[CompletedClaim], request: ClaimRequest | None) -> ReportResult:
         states = {one.claim.token: self._end_gated(one) for one in ended if one.claim.gated}
         plain = [one for one in ended if not one.claim.gated]
         rows: list[Row] = []
@@ -280,10 +297,10 @@ class PostgresLedger:
             except NOT_AS_PREPARED as error:
                 if not self._prepares:
                     raise
-                # The transaction is rolled back. Whoever asks again, with the same tokens, asks a new connection.
+                # The transaction is rolled back. What is asked again, with the same tokens, is not prepared.
                 self._prepares = False
                 self.close()
-                raise LedgerUnavailable(without_dsn(error)) from error
+                raise StatementLost(without_dsn(error)) from error
             except AWAY as error:
                 self.close()
                 raise LedgerUnavailable(without_dsn(error)) from error

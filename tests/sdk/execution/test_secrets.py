@@ -101,7 +101,7 @@ def test_the_repr_of_a_result_is_masked_before_it_is_cut(table: Table) -> None:
 def test_what_it_prints_and_logs_is_masked_in_the_log(table: Table) -> None:
     lines = table.log(table.carry_out(table.claim("prints")))
     assert f"it is {MASK}" in lines and MASK in lines
-    assert f"a.library: using {MASK}" in lines
+    assert f"using {MASK}" in lines
     assert not [line for line in lines if "hunter" in line or "aHVudGVy" in line or "odW50ZXI" in line]
 
 
