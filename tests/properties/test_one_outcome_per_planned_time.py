@@ -70,7 +70,7 @@ somewhere = st.integers(1, 40)
 class JobsAndSchedulers(RuleBasedStateMachine):
     """Hypothesis tries a history again: with the same choices it must find the same runs, so nothing else may vary."""
 
-    begin: datetime
+    begin = datetime.now(timezone.utc).replace(microsecond=0) - timedelta(days=3)
 
     def __init__(self) -> None:
         super().__init__()
@@ -465,7 +465,6 @@ def test_each_planned_time_has_one_outcome_in_many_more_histories() -> None:
 
 
 def check(examples: int, steps: int) -> None:
-    JobsAndSchedulers.begin = datetime.now(timezone.utc).replace(microsecond=0) - timedelta(days=3)
     run_state_machine_as_test(
         JobsAndSchedulers,
         settings=settings(
