@@ -81,7 +81,7 @@ class RunLog(ResourceView):
             query(
                 "attempt",
                 "The number of the attempt; the latest unless given.",
-                number(minimum=0, maximum=999_999_999),
+                number(minimum=0, maximum=MAX_NUMBER),
             ),
             OpenApiParameter("format", str, enum=list(FORMATS), default="text"),
             query(

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 PAUSE_PER_SCAN = 20
 # What only a scan from the beginning finds is found after this time at the latest, or after what a scan takes.
 MAX_PAUSE_SECONDS = 1.0
+# A scan that takes no longer than this may be made in each pass.
+QUICK_SECONDS = 0.005
 # A scan's time is the least of the last three, so one that waited for a lock makes no pause.
 RECENT_SCANS = 3
 

@@ -12,12 +12,11 @@ from typing import NamedTuple
 from uuid import UUID
 
 from runs.scheduler.dispatch.fair_share import QueueLoad
-from runs.scheduler.scan_pace import ScanPace
+from runs.scheduler.scan_pace import QUICK_SECONDS, ScanPace
 
 # A pool with so few running runs is counted in each pass, if a count takes less than QUICK_SECONDS. It takes longer
 # beside a transaction that is held open.
 COUNTED_EACH_PASS = 1000
-QUICK_SECONDS = 0.005
 
 
 class CountedRow(NamedTuple):

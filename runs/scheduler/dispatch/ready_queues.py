@@ -4,14 +4,13 @@ from dataclasses import dataclass, field
 from time import monotonic
 from uuid import UUID
 
-from runs.scheduler.scan_pace import ScanPace
+from runs.scheduler.scan_pace import QUICK_SECONDS, ScanPace
 from runs.sql import Connection, array, rows
 
 # Rank and id of a run.
 Place = tuple[int, str]
 # Before every run of a queue.
 BEGINNING: Place = (-(2**63), str(UUID(int=0)))
-QUICK_SECONDS = 0.005
 # Of more queues than this, only those with ready runs are remembered.
 MAX_QUEUES = 10_000
 

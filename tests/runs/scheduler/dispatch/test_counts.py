@@ -13,11 +13,11 @@ from jobs.models import Pool
 from runs.models import LiveRun, Queue, WorkerNode
 from runs.scheduler.dispatch import counts as counts_module
 from runs.scheduler.dispatch import load
-from runs.scheduler.dispatch.counts import COUNTED_EACH_PASS, QUICK_SECONDS, CountedRow, PoolCounts
+from runs.scheduler.dispatch.counts import COUNTED_EACH_PASS, CountedRow, PoolCounts
 from runs.scheduler.dispatch.fair_share import QueueLoad, reserve, share_out, split
 from runs.scheduler.dispatch.load import PoolMemory
 from runs.scheduler.dispatch.queue_memory import QueueMemories
-from runs.scheduler.scan_pace import PAUSE_PER_SCAN, RECENT_SCANS
+from runs.scheduler.scan_pace import PAUSE_PER_SCAN, QUICK_SECONDS, RECENT_SCANS
 from runs.sql import rows
 from runs.states import LiveState
 from tests.runs.scheduler.dispatch.test_dispatch import Session, claim, dispatch, make_ready, reason, states
